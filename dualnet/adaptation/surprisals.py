@@ -1,9 +1,10 @@
 """The surprisal of each token or word of texts, with fixed weights or with weights that adapt."""
 
+import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dualnet.builders import LanguageModel, questions
 from dualnet.builders.reader import Question, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
+from dualnet.evaluation.comparison import Totals, totals_of
 from dualnet.evaluation.words import Words, words_of
 from dualnet.requests import Surprising
 from dualnet.text import Tokenizer
@@ -86,6 +88,20 @@ def records(
     keep: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of `surprisal` one by one, all texts being checked before the first."""
+    with surprisals(model, request, statistics=statistics, keep=keep) as of_texts:
+        for rows, _ in of_texts(texts):
+            yield from rows
+
+
+@contextlib.contextmanager
+def surprisals(
+    model: LanguageModel, request: Surprising, *, statistics: Any = None, keep: bool = False
+) -> Iterator[Callable[..., Iterator[tuple[list[dict[str, Any]], Totals]]]]:
+    """Yield a function of texts that yields the records of each, and its part in the totals.
+
+    It may be called again and again, each time with the number of the first text. With `adapt`,
+    the model learns from each text; the weights are restored when the context ends.
+    """
     request.check_adapts({"keep": keep or None, "statistics": statistics})
     vocabulary, eos_id = vocabulary_with_eos(model)
     if request.adapt:
@@ -93,15 +109,24 @@ def records(
     split: Callable[[Tokenizer, str], Words] = _tokens
     if request.words:
         split = functools.partial(words_of, split_punctuation=request.split_punctuation)
-    units = [split(vocabulary, text) for text in texts]
-    streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
-    values = _read(model, streams, request, statistics=statistics, keep=keep)
-    # Strict: `values` runs to its end, where the weights are kept or restored.
-    for sentence_id, (unit, of_tokens) in enumerate(zip(units, values, strict=True), start=1):
-        columns = [unit.sums(column).tolist() for column in of_tokens.T / math.log(2)]
-        for token_id, (token, *numbers) in enumerate(zip(unit.words, *columns), start=1):
-            ids = {"sentence_id": sentence_id, "token_id": token_id, "token": token}
-            yield {**ids, **dict(zip(("surprisal", "entropy"), numbers))}
+
+    with _reading(model, request, statistics=statistics, keep=keep) as read:
+
+        def of_texts(
+            texts: Iterable[str], first: int = 1
+        ) -> Iterator[tuple[list[dict[str, Any]], Totals]]:
+            units = [split(vocabulary, text) for text in texts]
+            values = read([np.append(np.int32(eos_id), unit.ids) for unit in units])
+            for sentence_id, (unit, of_tokens) in enumerate(zip(units, values), start=first):
+                columns = [unit.sums(column).tolist() for column in of_tokens.T / math.log(2)]
+                rows = [
+                    {"sentence_id": sentence_id, "token_id": token_id, "token": token,
+                     **dict(zip(("surprisal", "entropy"), numbers))}
+                    for token_id, (token, *numbers) in enumerate(zip(unit.words, *columns), 1)
+                ]  # fmt: skip
+                yield rows, totals_of(vocabulary, unit.ids, of_tokens[:, 0].sum())
+
+        yield of_texts
 
 
 def _tokens(vocabulary: Tokenizer, text: str) -> Words:
@@ -110,16 +135,15 @@ def _tokens(vocabulary: Tokenizer, text: str) -> Words:
     return Words(ids, tuple(vocabulary.words[i] for i in ids), np.arange(len(ids)))
 
 
-def _read(
-    model: LanguageModel, streams: list[np.ndarray], request: Surprising, **adapting: Any
-) -> Iterator[np.ndarray]:
-    """Yield -log p of each stream's tokens but the first, and entropies, in nats.
+@contextlib.contextmanager
+def _reading(
+    model: LanguageModel, request: Surprising, **adapting: Any
+) -> Iterator[Callable[[list[np.ndarray]], Iterator[np.ndarray]]]:
+    """Yield a function of streams that yields -log p of each one's tokens but the first, in nats.
 
-    With `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
+    These are float64 `(tokens, 1)` for each stream, or `(tokens, 2)` with the `entropy`. With
+    `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
     `learning`. Else streams are read block by block.
-
-    Yields:
-        For each stream float64 `(tokens, 1)`, or `(tokens, 2)` with the `entropy`.
     """
     question: Question = questions.losses
     names, work = ["losses"], scoring.WORK
@@ -132,17 +156,23 @@ def _read(
         answers = scoring.read(reader, block, names, temperature=temperature, work=work)
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
 
-    if request.adapt:
-        with learning(model, request, temperature=temperature, by_text=True, **adapting) as (
-            learn,
-            _,
+    def by_block(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
+        ends = np.cumsum([len(stream) for stream in streams])
+        for _, block in itertools.groupby(
+            range(len(streams)), key=lambda i: ends[i] // BLOCK_TOKENS
         ):
+            yield from read([streams[i] for i in block])
+
+    if not request.adapt:
+        yield by_block
+        return
+    with learning(model, request, temperature=temperature, by_text=True, **adapting) as (learn, _):
+
+        def one_by_one(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
             for stream in streams:
                 [values] = read([stream])
                 if len(stream) > 1:
                     learn(stream, alone=True)
                 yield values
-        return
-    ends = np.cumsum([len(stream) for stream in streams])
-    for _, block in itertools.groupby(range(len(streams)), key=lambda i: ends[i] // BLOCK_TOKENS):
-        yield from read([streams[i] for i in block])
+
+        yield one_by_one

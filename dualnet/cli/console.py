@@ -1,14 +1,17 @@
 """Console helpers: parse settings, print results, silence start-up messages."""
 
+import contextlib
 import inspect
 import json
 import math
 import os
 import re
+import shutil
 import sys
+import tempfile
 import tomllib
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,12 +53,13 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
     columns: int | None = None
 
-    def print(self) -> None:
+    def print(self, *, head: bool = True) -> None:
+        """Print the table, or without its head the rows of one that go on."""
         if is_terminal():
-            _draw_table(self.head, self.rows)
+            _draw_table(self.head, self.rows, head=head)
             return
         widths = [max(map(len, cells)) for cells in zip(self.head, *self.rows)][:-1]
-        for *cells, last in [self.head, *self.rows]:
+        for *cells, last in [*[self.head] * head, *self.rows]:
             if self.columns is not None:
                 last = truncate(last, self.columns - sum(widths) - 2 * len(widths))
             padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
@@ -68,7 +72,7 @@ def report(options: Any, result: Any, *parts: str | Table) -> None:
     An empty line stands before a table, unless that is the first part.
     """
     if options.json:
-        print(json.dumps(_jsonable(result), allow_nan=False, default=str))
+        print(as_json(result))
         return
     for number, part in enumerate(parts):
         if isinstance(part, Table):
@@ -76,6 +80,26 @@ def report(options: Any, result: Any, *parts: str | Table) -> None:
             part.print()
         elif part:
             print(printable(part))
+
+
+def as_json(value: Any) -> str:
+    """Return `value` as JSON to the letter."""
+    return json.dumps(_jsonable(value), allow_nan=False, default=str)
+
+
+def report_list(rows: Iterable[Any], around: Callable[[], tuple[str, str]]) -> None:
+    """Print `rows` as a list of JSON when all are known, without keeping them in memory.
+
+    `around` returns, after the last row, what stands before and after the list.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        for number, row in enumerate(rows):
+            file.write(", " * (number > 0) + as_json(row))
+        file.seek(0)
+        before, after = around()
+        sys.stdout.write(before)
+        shutil.copyfileobj(file, sys.stdout)
+        print(after)
 
 
 def _jsonable(value: Any) -> Any:
@@ -94,18 +118,20 @@ def is_terminal() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
-def _draw_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _draw_table(names: Sequence[str], rows: Sequence[Sequence[str]], *, head: bool = True) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for i, name in enumerate(head):
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0),
+                  show_header=head)  # fmt: skip
+    for i, name in enumerate(names):
         figures = all(re.fullmatch(r"[-\d.,%/ ]*", row[i]) for row in rows)
-        last = i == len(head) - 1
+        last = i == len(names) - 1
         table.add_column(
             name, justify="right" if figures else "left", no_wrap=True, overflow="ellipsis",
             style="" if i else "cyan", ratio=1 if last and not figures else None,
+            min_width=len(name),
         )  # fmt: skip
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
@@ -118,6 +144,35 @@ def printable(text: str) -> str:
     Newlines and tabs stay.
     """
     return re.sub("[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: repr(match[0])[1:-1], text)
+
+
+def cell(value: Any) -> str:
+    """Return a value as a cell of a row: 7 digits; control characters of a text escaped."""
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
+
+
+@contextlib.contextmanager
+def progress_bar(total: int | None, *, show: bool) -> Iterator[Callable[[int, str], None]]:
+    """Yield a function that says how much of `total` is done, and figures, on standard error.
+
+    Nothing is shown unless `show` and standard error is a terminal.
+    """
+    if not show or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda done, figures: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    columns = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
+    console = Console(stderr=True, force_jupyter=False)
+    with Progress(
+        *columns, "left  {task.fields[figures]}", console=console, transient=True,
+        redirect_stdout=False,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=total, figures="")
+        yield lambda done, figures: bar.update(task, completed=done, figures=figures)
 
 
 def open_streams() -> None:
@@ -181,8 +236,7 @@ def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[s
         return options.texts
     if options.file in (None, "-"):
         source = "standard input"
-        if sys.stdin.isatty():
-            print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
+        tell_of_input()
         data = sys.stdin.buffer.read()
     else:
         source = options.file
@@ -196,6 +250,12 @@ def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[s
     if not text and not may_be_empty:
         raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
     return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line
+
+
+def tell_of_input() -> None:
+    """Say what to type, if standard input is a terminal."""
+    if sys.stdin.isatty():
+        print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
 
 
 def settings_of(pairs: Iterable[str]) -> dict[str, Any]:

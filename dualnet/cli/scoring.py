@@ -1,30 +1,89 @@
-"""The commands `score`, with its format `surprisal`, and `minimal-pairs`."""
+"""The commands `score`, with its format `surprisal`, and `minimal-pairs`, of inputs of any size."""
 
 import itertools
+import math
+import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from dualnet._fields import choice
+from dualnet._checks import ArgumentError
+from dualnet._fields import choice, field
+from dualnet._files import check_output_file, sha256_of
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Table, comparison, number, printable, quietly, report, texts_of
+from dualnet.cli.console import (
+    Table,
+    as_json,
+    cell,
+    comparison,
+    number,
+    progress_bar,
+    quietly,
+    report,
+    report_list,
+    tell_of_input,
+    texts_of,
+)
 from dualnet.cli.evaluating import learning_of, little_gain
 from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, name_of, open_language_model
-from dualnet.corpora.sentence_pairs import read_pairs
-from dualnet.requests import RULES, Surprising
+from dualnet.cli.outputs import Output, check_output
+from dualnet.corpora.records import WHOLE, Block, Files, Record, Records, Texts
+from dualnet.corpora.sentence_pairs import files_of_pairs, pair_of
+from dualnet.requests import RULES, Scoring, Surprising
 from dualnet.runs import Run
+from dualnet.runs.folder import WEIGHTS
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import tokenisation_warning
 
-WARNING_PAIRS = 1000  # that decide whether to warn of untokenised text
+WARNING_TEXTS = 1000  # that decide whether to warn of untokenised text
+# Of the options: what the rows depend on, beside the model and the input.
+DECISIVE = {"format", "shard", "temperature", "entropy", "words", "split_punctuation"}
+Blocks = Iterator[tuple[Block, list[dict[str, Any]]]]  # with the rows of each
 
 
-class Score(OfTexts, AdaptingOptions, Surprising):
+def check_shard(name: str, value: str) -> tuple[int, int]:
+    """Return the number of a shard, and how many there are."""
+    match = re.fullmatch(r"([1-9]\d{0,8})/([1-9]\d{0,8})", value)
+    if not match or int(match[1]) > int(match[2]):
+        raise ArgumentError(name, "must be I/N, I from 1 to N, such as 3/16.", **{name: value})
+    return int(match[1]), int(match[2])
+
+
+class Streaming(Options):
+    """How rows of large inputs are written.
+
+    Args (large inputs):
+        output: Write the rows to FILE: .jsonl (an object of JSON a line) or .tsv (a table with
+            tabs), and print the totals alone.
+        resume: Go on where a killed command stopped to write --output, or begin.
+        shard: Read one of N parts of the input, I from 1 to N. The outputs of all, one after
+            another, are that of the whole.
+    """
+
+    output: str | None = field(None, check_output, metavar="FILE")
+    resume: bool = False
+    shard: str | None = field(None, check_shard, metavar="I/N")
+    needs = {"output": ["resume"]}
+
+    def check(self) -> None:
+        super().check()
+        if self.output is not None:
+            check_output_file("--output", self.output)
+
+    def part(self) -> tuple[int, int]:
+        return check_shard("shard", self.shard) if self.shard else WHOLE
+
+
+class Score(OfTexts, Streaming, AdaptingOptions, Surprising):
     """Options of `score`.
 
     Args:
+        file: File with one text per line, which gzip may have compressed; '-' or omitted:
+            standard input.
         texts: Text to score, in which a newline is <eos>; repeatable.
     Args (surprisal):
         format: 'surprisal': print a tab-separated row for each token, with its surprisal in bits.
@@ -42,6 +101,7 @@ class Score(OfTexts, AdaptingOptions, Surprising):
     format: str | None = choice(None, ["surprisal"], metavar="surprisal")
     rule: str | None = choice(None, [*RULES, "published"])
     needs = {"format": ["entropy", "words", "adapt"]}
+    excludes = {"adapt": ["resume", "shard"]}  # the weights depend on all texts before
 
 
 def score(options: Score) -> None:
@@ -50,102 +110,208 @@ def score(options: Score) -> None:
     Examples:
         dualnet score runs/dual --text "the cat sat"
         dualnet score runs/dual book.txt --format surprisal --words
+        dualnet score runs/dual corpus.txt.gz --shard 3/16 --output scores-03.jsonl --resume
     """
-    texts = texts_of("--text", options)
+    texts = _texts(options)
     if options.format == "surprisal":
-        print_surprisal(options, texts)
+        _score_surprisal(options, texts)
         return
     way_out = "dualnet translate`, or in Python `dualnet.score(model, translation, source=text)"
     run = open_language_model(options.run_folder, way_out=way_out)
-    quietly("dualnet.evaluation")
-    from dualnet.evaluation import comparable, score
-    from dualnet.evaluation.arguments import perplexity_of
-
+    scorers = quietly("dualnet.scorers")
     model = run.model()
-    scores = score(model, texts, temperature=options.temperature)
-    tokens = sum(score.tokens for score in scores)
-    losses = [-value for score in scores for value in score.log_probabilities.tolist()]
-    perplexity = perplexity_of(losses)
-    ids = [model.vocabulary.encode(text) for text in texts]
-    figures = comparable(model.vocabulary, ids, sum(losses)).figures()
-    _warn(model.vocabulary, texts, "the text")
-    of_words = model.vocabulary.kind == "words"  # then the tokens are the words
-    fields = ["perplexity", "tokens", "words", "log_probabilities"]
-    fields += [] if of_words else ["whole_words", "whole_word_log_probabilities"]
-    result = {
-        "perplexity": perplexity,
-        "tokens": tokens,
-        "texts": [{name: getattr(score, name) for name in fields} for score in scores],
-        "temperature": options.temperature,
-        **figures,
-    }
-    rows = [
-        [number(score.perplexity), f"{score.tokens:,}",
-         " ".join(score.words if of_words else score.whole_words)]
-        for score in scores
-    ]  # fmt: skip
+    scorer = scorers.TextScorer(model, Scoring(temperature=options.temperature))
+    output = _output(options, run, texts, scorer)
+    blocks = _scored(options, texts, scorer, after=output.after if output else 0)
+    blocks = _warned(blocks, model.vocabulary, "the text")
+    if output is not None:
+        output.write(blocks)
+    elif options.json:
+        rows = itertools.chain.from_iterable(rows for _, rows in blocks)
+        report_list(map(_entry, rows), lambda: _around(options, scorer))
+        return
+    else:
+        _print_table(blocks, of_words=model.vocabulary.kind == "words")
+    _report_totals(options, scorer)
+
+
+def _print_table(blocks: Blocks, *, of_words: bool) -> None:
+    """Print a row for each text."""
     columns = shutil.get_terminal_size().columns
+    head = True
+    for _, rows in blocks:
+        cells = [
+            [number(row["perplexity"]), f"{row['tokens']:,}",
+             " ".join(row["words" if of_words else "whole_words"])]
+            for row in rows
+        ]  # fmt: skip
+        Table(["perplexity", "tokens", "text"], cells, columns).print(head=head)
+        head = False
+        sys.stdout.flush()
+    print()
+
+
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row as an item of the list that --json prints, which has no numbers of texts."""
+    left_out = ("sentence_id", "log_probability")
+    return {name: value for name, value in row.items() if name not in left_out}
+
+
+def _around(options: Score, scorer: Any) -> tuple[str, str]:
+    """Return what --json prints before and after the list of texts."""
+    figures = _figures(options, scorer)
+    first = {name: figures.pop(name) for name in ("perplexity", "tokens")}
+    return f'{as_json(first)[:-1]}, "texts": [', f"], {as_json(figures)[1:]}"
+
+
+def _figures(options: Score, scorer: Any) -> dict[str, Any]:
+    """Return the figures of all texts as JSON."""
+    totals = scorer.totals
+    return {
+        "perplexity": totals.perplexity,
+        "tokens": totals.tokens,
+        "temperature": options.temperature,
+        **totals.comparable().figures(),
+    }
+
+
+def _report_totals(options: Score, scorer: Any) -> None:
+    """Print the figures of all texts."""
+    totals = scorer.totals
+    figures = _figures(options, scorer)
+    log_probability = {"texts": totals.texts, "log_probability": -totals.nats}
     report(
         options,
-        result,
-        Table(["perplexity", "tokens", "text"], rows, columns),
-        f"\nperplexity {number(perplexity)} on {tokens:,} tokens of "
-        f"{len(scores):,} text{'s' * (len(scores) != 1)}",
-        textwrap.fill(comparison(figures), max(columns, 20)),
+        {**figures, **log_probability},
+        f"perplexity {number(totals.perplexity)} on {totals.tokens:,} tokens of "
+        f"{totals.texts:,} text{'s' * (totals.texts != 1)}",
+        textwrap.fill(comparison(figures), max(shutil.get_terminal_size().columns, 20)),
     )
 
 
-def _warn(tokenizer: Tokenizer, texts: Iterable[str], what: str) -> None:
-    if tokenizer.kind != "words":
-        return
-    text = " ".join(texts)
+# --- inputs and outputs of any size
+
+
+def _texts(options: Score) -> Records:
+    """Return the texts of `--text`, or the lines of FILE or standard input."""
+    if options.texts is not None:
+        return Texts(texts_of("--text", options), "--text")
+    if options.file in (None, "-"):
+        tell_of_input()
+    return Files(
+        [options.file or "-"],
+        what="a text file",
+        way_out=" For a text itself, use --text.",
+        empty="FILE must hold text. Received: {}, which is empty.",
+        again=options.adapt,
+    )
+
+
+def _output(options: Any, run: Run, records: Records, scorer: Any) -> Output | None:
+    """Return the file that `--output` names, if it is given; with `--resume`, restore `scorer`."""
+    if options.output is None:
+        return None
+    weights = run.path / WEIGHTS if run.is_folder else run.path
+    settings = {
+        **{name: value for name, value in options.changed().items() if name in DECISIVE},
+        "bytes": records.size(unpack=False),
+        "weights": sha256_of(weights),
+    }
+    path, resume = Path(options.output), options.resume
+    return Output(path, scorer, settings, shard=options.part(), resume=resume)
+
+
+def _scored(
+    options: Streaming,
+    records: Records,
+    scorer: Any,
+    item: Callable[[Record], Any] = lambda record: record.text,
+    *,
+    after: int = 0,
+) -> Blocks:
+    """Yield each block of records and its rows; `item` makes what the scorer reads of a record."""
+    shows = options.output is not None or not sys.stdout.isatty()
+    began, before = time.perf_counter(), scorer.tokens
+    with progress_bar(records.size(unpack=False) if shows else None, show=shows) as show:
+        for block in records.blocks(options.part(), after=after):
+            first = block.records[0]
+            try:
+                rows = scorer.rows([item(record) for record in block.records], first.number)
+            except ArgumentError as error:
+                if place := _culprit(scorer.model.vocabulary, block):
+                    raise ValueError(f"{error} It is in {place}.") from None
+                raise
+            yield block, rows
+            rate = (scorer.tokens - before) / (time.perf_counter() - began)
+            show(first.start, f"{rate:,.0f} tokens/s")
+
+
+def _culprit(tokenizer: Tokenizer, block: Block) -> str:
+    """Return the place of the record that `tokenizer` cannot read, or ""."""
+    for record in block.records:
+        try:
+            tokenizer.encode(record.text)
+        except ArgumentError:
+            return record.place
+    return ""
+
+
+def _warned(blocks: Blocks, tokenizer: Tokenizer, what: str, key: str = "") -> Blocks:
+    """Yield `blocks`; at the end, warn if the first texts do not look tokenised."""
+    texts: list[str] = []
+    for block, rows in blocks:
+        if not texts and tokenizer.kind == "words":
+            texts = [row[key] for row in rows] if key else [each.text for each in block.records]
+        yield block, rows
+    text = " ".join(texts[:WARNING_TEXTS])
     words = (text.lower() if tokenizer.lowercase else text).split()
-    if warning := tokenisation_warning(words, what=what, known=tokenizer):
+    if texts and (warning := tokenisation_warning(words, what=what, known=tokenizer)):
         print(warning, file=sys.stderr)
 
 
-def print_surprisal(options: Score, texts: list[str]) -> None:
-    """Print the surprisal of `texts`: rows with tabs between, as they come, or JSON."""
+def _print_rows(options: Streaming, blocks: Blocks, columns: Iterable[str]) -> None:
+    """Print rows with tabs between their cells, under the names of the `columns`, or as JSON."""
+    if options.json:
+        report_list(itertools.chain.from_iterable(rows for _, rows in blocks), lambda: ("[", "]"))
+        return
+    first = next(blocks, None)  # which is computed, and errors raised, before anything is printed
+    if options.part()[0] == 1:
+        print(*columns, sep="\t")
+    for _, rows in itertools.chain([first] if first else [], blocks):
+        for row in rows:
+            print(*map(cell, row.values()), sep="\t")
+        sys.stdout.flush()
+
+
+# --- surprisal
+
+
+def _score_surprisal(options: Score, texts: Records) -> None:
+    """Print or write the surprisal of texts: rows with tabs between, as they come, or JSON."""
     run = open_language_model(options.run_folder)
     if options.rule != "published":
         _surprising(options, run)
-    quietly("dualnet.adaptation")
-    from dualnet.adaptation.surprisals import records
-
+    scorers = quietly("dualnet.scorers")
     request = _surprising(options, run)
     statistics = run.training_text() if options.adapt and request.rule == "rms" else None
-    names = ["sentence_id", "token_id", "token", "surprisal", *["entropy"] * options.entropy]
     model = run.model()
-    rows = records(model, texts, request, statistics=statistics)
-    total = 0.0
-
-    def counted() -> Iterator[dict[str, Any]]:
-        nonlocal total
-        for row in rows:
-            total += row["surprisal"]
-            yield row
-
-    _print_rows(options, counted(), names)
-    if options.adapt:
-        fixed = [
-            row["surprisal"]
-            for row in records(model, texts, Surprising(temperature=options.temperature))
-        ]
-        if fixed and (line := little_gain(1 - 2 ** min(0, (total - sum(fixed)) / len(fixed)))):
+    with scorers.SurprisalScorer.opened(model, request, statistics=statistics) as scorer:
+        output = _output(options, run, texts, scorer)
+        blocks = _scored(options, texts, scorer, after=output.after if output else 0)
+        if output is None:
+            _print_rows(options, blocks, scorer.columns)
+        else:
+            output.write(blocks)
+    if output is not None:
+        _report_totals(options, scorer)
+    if options.adapt and scorer.tokens:
+        fixed = Surprising(temperature=options.temperature)
+        with scorers.SurprisalScorer.opened(model, fixed) as before:
+            for _ in _scored(options, texts, before):
+                pass
+        gain = (before.totals.nats - scorer.totals.nats) / scorer.tokens
+        if line := little_gain(1 - math.exp(min(0, -gain))):
             print(line, file=sys.stderr)
-
-
-def _print_rows(
-    options: Options, rows: Iterator[dict[str, Any]], names: Iterable[str] = ()
-) -> None:
-    """Print rows with tabs between their cells, under their `names`, or as JSON."""
-    if options.json:
-        report(options, list(rows))
-        return
-    first = next(rows, None)  # which is computed, and errors raised, before anything is printed
-    print(*first or names, sep="\t")
-    for row in itertools.chain([first] if first else [], rows):
-        print(*map(_cell, row.values()), sep="\t")
 
 
 def _surprising(options: Score, run: Run) -> Surprising:
@@ -157,19 +323,15 @@ def _surprising(options: Score, run: Run) -> Surprising:
     return Surprising(**Surprising.fields_of(request))
 
 
-def _cell(value: Any) -> str:
-    """Return a value as a cell of a row: 7 digits; control characters of a token escaped."""
-    if isinstance(value, float):
-        return f"{value:.7g}"
-    return printable(str(value)).replace("\t", "\\t").replace("\n", "\\n")
+# --- minimal pairs
 
 
-class MinimalPairs(OfRun):
+class MinimalPairs(OfRun, Streaming):
     """Options of `minimal-pairs`.
 
     Args:
         files: File with one JSON object per line: sentence_good, sentence_bad and, optionally,
-            UID and field.
+            UID and field. Gzip may have compressed it.
         format: 'pairs': print a tab-separated row for each pair, with both log-probabilities.
     """
 
@@ -185,14 +347,22 @@ def minimal_pairs(options: MinimalPairs) -> None:
         dualnet minimal-pairs runs/dual pairs.jsonl --format pairs
     """
     run = open_language_model(options.run_folder)
-    pairs = read_pairs(options.files)
-    evaluation = quietly("dualnet.evaluation")
+    pairs = files_of_pairs(options.files)
+    scorers = quietly("dualnet.scorers")
     model = run.model()
-    result = evaluation.minimal_pairs(model, pairs)
-    _warn(model.vocabulary, (pair.good for pair in pairs[:WARNING_PAIRS]), "the sentences")
-    if options.format == "pairs":
-        _print_rows(options, iter(result.rows()))
+    scorer = scorers.PairScorer(model)
+    output = _output(options, run, pairs, scorer)
+    blocks = _scored(options, pairs, scorer, pair_of, after=output.after if output else 0)
+    blocks = _warned(blocks, model.vocabulary, "the sentences", "sentence_good")
+    if output is not None:
+        output.write(blocks)
+    elif options.format == "pairs":
+        _print_rows(options, blocks, scorer.columns)
         return
+    else:
+        for _ in blocks:
+            pass
+    result = scorer.totals
     as_json = {
         **_accuracy(result.overall),
         "mean_accuracy": result.mean_accuracy,

@@ -9,13 +9,12 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, StrPath, check_path
 from dualnet._columns import column_of, columns_of
-from dualnet._files import TooLargeError, read_bounded
-from dualnet.text.plain_text import SURROGATE, text_of
+from dualnet.corpora.records import Files, Record
+from dualnet.text.plain_text import SURROGATE
 
 # The keys of a record, and the attributes of its pair.
 KEYS = {"sentence_good": "good", "sentence_bad": "bad", "UID": "uid", "field": "field"}
 SENTENCES = ("sentence_good", "sentence_bad")
-LARGEST_FILE = 10**9  # bytes; a file of BLiMP has 400,000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +72,7 @@ def read_pairs(pairs: Any, column: Sequence[str] | None = None) -> list[Sentence
     for number, item in enumerate(items, 1):
         if isinstance(item, (str, os.PathLike)):
             check_path("pairs", item)
-            sentence_pairs += _pairs_of_file(item)
+            sentence_pairs += map(pair_of, files_of_pairs([item]).read())
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
@@ -102,29 +101,26 @@ def _rows(table: Any, names: list[Any], column: Sequence[str] | None) -> Iterabl
     return (dict(zip(places, values)) for values in zip(*columns, strict=True))
 
 
-def _pairs_of_file(path: StrPath) -> list[SentencePair]:
-    path = Path(path)
+def files_of_pairs(paths: Iterable[StrPath]) -> Files:
+    """Return the files of minimal pairs at `paths`, one in each line that is not blank."""
+    return Files(
+        paths,
+        what="a file of minimal pairs",
+        way_out=" In Python, one pair of sentences is [(good, bad)].",
+        empty="FILE must hold at least one pair. Received: {} without one.",
+        blank=False,
+    )
+
+
+def pair_of(record: Record) -> SentencePair:
+    """Return the minimal pair of a line of a file."""
+    text = record.text
     try:
-        text = text_of(read_bounded(path, LARGEST_FILE), str(path))
-    except (OSError, TooLargeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(
-            f"FILE must be a file of minimal pairs. Received: {str(path)!r}: {reason}. In Python, "
-            "one pair of sentences is [(good, bad)]."
-        ) from None
-    pairs = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        place = f"{str(path)!r}, line {number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ValueError(f"Each line must be a JSON object. Received: {place}.") from None
-        pairs.append(_pair(record, default=path.stem, place=place))
-    if not pairs:
-        raise ValueError(f"FILE must hold at least one pair. Received: {str(path)!r} without one.")
-    return pairs
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"Each line must be a JSON object. Received: {record.place}.") from None
+    name = Path(record.source.removesuffix(".gz")).stem
+    return _pair(value, default=name, place=record.place)
 
 
 def _pair(record: Any, *, default: str, place: str) -> SentencePair:

@@ -18,8 +18,12 @@ def perplexity_of(losses: Any) -> float:
     """
     if len(losses) == 0:
         return 1.0
-    mean = float(np.mean(losses, dtype=np.float64))
-    return math.inf if mean > 700 else math.exp(mean)
+    return perplexity_of_mean(float(np.mean(losses, dtype=np.float64)))
+
+
+def perplexity_of_mean(nats: float) -> float:
+    """Return exp of a mean loss; infinity where a float cannot hold it."""
+    return math.inf if nats > 700 else math.exp(nats)
 
 
 def check_tokens(

@@ -1,5 +1,7 @@
 """Figures that compare models whatever their tokenisers: per byte, character and word."""
 
+from __future__ import annotations
+
 import codecs
 import dataclasses
 import math
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import checked, finite
-from dualnet.evaluation.arguments import check_tokens
+from dualnet.evaluation.arguments import check_tokens, perplexity_of_mean
 from dualnet.text import UNK, Tokenizer
 
 CHUNK = 1 << 16  # tokens that are decoded at once
@@ -43,6 +45,53 @@ class Comparable:
         return {**figures, "not_comparable": self.not_comparable or None}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Sums over texts, from which the figures of all of them follow. They can be added.
+
+    Attributes:
+        texts: int. Number of texts.
+        nats: float. The sum of -log p of their tokens.
+        tokens, num_bytes, characters, words: int. What the texts have of each.
+        not_comparable: Why bytes, characters and words were not counted; "" if they were.
+
+    Example:
+
+    >>> from dualnet.evaluation.comparison import Totals
+    >>> (Totals(texts=1, nats=2.5, tokens=3) + Totals(texts=1, nats=0.5, tokens=1)).nats
+    3.0
+    """
+
+    texts: int = 0
+    nats: float = 0.0
+    tokens: int = 0
+    num_bytes: int = 0
+    characters: int = 0
+    words: int = 0
+    not_comparable: str = ""
+
+    def __add__(self, other: Totals) -> Totals:
+        sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
+        reason = self.not_comparable or other.not_comparable
+        return Totals(**{**sums, "not_comparable": reason})
+
+    @property
+    def perplexity(self) -> float:
+        return perplexity_of_mean(self.nats / self.tokens) if self.tokens else 1.0
+
+    def comparable(self) -> Comparable:
+        """Return the figures of all texts together."""
+        if self.not_comparable or not self.num_bytes:
+            return Comparable(not_comparable=self.not_comparable or "the text is empty")
+        bits = self.nats / math.log(2)
+        return Comparable(
+            bits_per_byte=bits / self.num_bytes,
+            bits_per_character=bits / self.characters if self.characters else None,
+            perplexity_per_word=perplexity_of_mean(self.nats / self.words) if self.words else None,
+            not_comparable="",
+        )
+
+
 @checked
 def comparable(
     tokenizer: Tokenizer, ids: np.ndarray | Sequence[np.ndarray], total_nats: float
@@ -69,30 +118,22 @@ def comparable(
     >>> figures.bits_per_byte, figures.bits_per_character, round(figures.perplexity_per_word)
     (2.0, 2.4, 4096)
     """
-    if tokenizer.loses:
-        return Comparable(not_comparable=tokenizer.loses)
     several = isinstance(ids, (list, tuple)) and any(map(np.ndim, ids))
-    counts = np.zeros(3, np.int64)
-    for text in ids if several else [ids]:
-        if len(text):
-            text = check_tokens(text, len(tokenizer), least=1, name="ids")
-            if (of_text := _counts(tokenizer, text)) is None:
-                return Comparable(not_comparable=UNPAID)
-            counts += of_text
-    num_bytes, num_characters, num_words = counts.tolist()
-    if not num_bytes:
-        return Comparable(not_comparable="the text is empty")
-    bits = float(total_nats) / math.log(2)
-    per_word = None
-    if num_words:
-        nats = float(total_nats) / num_words
-        per_word = math.inf if nats > 700 else math.exp(nats)
-    return Comparable(
-        bits_per_byte=bits / num_bytes,
-        bits_per_character=bits / num_characters if num_characters else None,
-        perplexity_per_word=per_word,
-        not_comparable="",
-    )
+    texts = (totals_of(tokenizer, text, 0.0) for text in (ids if several else [ids]))
+    totals = sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses))
+    return totals.comparable()
+
+
+def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> Totals:
+    """Return the totals of a text, of which `ids` were predicted with a loss of `nats` in all."""
+    totals = Totals(texts=1, nats=float(nats), tokens=len(ids), not_comparable=tokenizer.loses)
+    if tokenizer.loses or not len(ids):
+        return totals
+    counts = _counts(tokenizer, check_tokens(ids, len(tokenizer), least=1, name="ids"))
+    if counts is None:
+        return dataclasses.replace(totals, not_comparable=UNPAID)
+    num_bytes, characters, words = counts
+    return dataclasses.replace(totals, num_bytes=num_bytes, characters=characters, words=words)
 
 
 def figures_of(model: Any, ids: np.ndarray, total_nats: float) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """Minimal pairs: how often a model prefers the acceptable one of two sentences."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +30,7 @@ class Accuracy:
         pairs: int. Number of pairs.
         correct: int. Pairs whose acceptable sentence is likelier.
         ties: int. Pairs whose sentences are equally likely, which count as wrong.
-        accuracy: float from 0 to 1: `correct / pairs`.
+        accuracy: float from 0 to 1: `correct / pairs`; 0 without pairs.
         interval: Wilson's 95 % interval of the accuracy, `(low, high)`.
 
     Reference: Wilson, 1927, https://doi.org/10.1080/01621459.1927.10502953
@@ -51,12 +54,17 @@ class Accuracy:
         share = f"{self.accuracy:.1%} of {self.pairs:,} pairs, {low:.1%} to {high:.1%}"
         return f"Accuracy({share}, ties={self.ties})"
 
+    def __add__(self, other: Accuracy) -> Accuracy:
+        return Accuracy(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
+
     @property
     def accuracy(self) -> float:
-        return self.correct / self.pairs
+        return self.correct / self.pairs if self.pairs else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
+        if not self.pairs:
+            return 0.0, 1.0
         p, n = self.accuracy, self.pairs
         centre = p + Z**2 / (2 * n)
         margin = Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
@@ -79,6 +87,7 @@ class MinimalPairs:
         unknown: float. The share of the tokens that the model reads as `<unk>`.
         pairs: The pairs, each with `good`, `bad`, `uid` and `field`.
         labels: Index of the DataFrame that they come from, or None.
+        tokens: Number of tokens of all sentences.
     """
 
     overall: Accuracy
@@ -88,10 +97,11 @@ class MinimalPairs:
     unknown: float
     pairs: Sequence[SentencePair] = dataclasses.field(default=(), repr=False)
     labels: Any = dataclasses.field(default=None, repr=False, compare=False)
+    tokens: int = dataclasses.field(default=0, repr=False)
 
     @property
     def mean_accuracy(self) -> float:
-        return math.fsum(uid.accuracy for uid in self.by_uid.values()) / len(self.by_uid)
+        return math.fsum(uid.accuracy for uid in self.by_uid.values()) / max(len(self.by_uid), 1)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a dict for each pair: sentences, log-probabilities, and whether it is correct.
@@ -200,6 +210,7 @@ def minimal_pairs(
         unknown=unknown / tokens,
         pairs=tuple(sentence_pairs),
         labels=labels_of(pairs),
+        tokens=tokens,
     )
 
 

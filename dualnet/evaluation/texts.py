@@ -13,12 +13,15 @@ from dualnet.builders import LanguageModel, TranslationModel, questions
 from dualnet.builders.reader import reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
-from dualnet.evaluation.comparison import Comparable, figures_of
+from dualnet.evaluation.comparison import Comparable, Totals, totals_of
 from dualnet.evaluation.pair_perplexity import target_losses
 from dualnet.evaluation.words import Words, words_of
 from dualnet.requests import Scoring
 from dualnet.text import EOS, Tokenizer
 from dualnet.text.plain_text import check_text
+
+# The vocabulary of texts, its `<eos>`, and the ids of what they translate, if anything.
+Sides = tuple[Tokenizer, int, list[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +132,16 @@ def score(
     """
     texts, labels, is_one = texts_of("text", text, column)
     Scoring(temperature=temperature)
-    vocabulary, eos_id, sources = _sides(model, text, texts, source)
+    scored = [each for each, _ in scores_of(model, texts, _sides(model, text, texts, source),
+                                            temperature=temperature)]  # fmt: skip
+    return scored[0] if is_one else Scores(scored, labels)
+
+
+def scores_of(
+    model: LanguageModel, texts: Sequence[str], sides: Sides, *, temperature: float = 1.0
+) -> Iterator[tuple[Score, Totals]]:
+    """Yield the score of each text, and its part in the totals of all."""
+    vocabulary, eos_id, sources = sides
     words = [words_of(vocabulary, item) for item in texts]
     if isinstance(model, TranslationModel):
         ids = [item.ids for item in words]
@@ -146,24 +158,21 @@ def score(
         streams = [np.append(np.int32(eos_id), item.ids) for item in words]
         reader = reader_of(model, questions.losses)
         losses = scoring.read(reader, streams, temperature=temperature)["losses"]
-    scores = [
-        Score(
+    for item, row in zip(words, losses):
+        totals = totals_of(vocabulary, item.ids, row.sum(dtype=np.float64))
+        score = Score(
             words=tuple(vocabulary.words[i] for i in item.ids),
             log_probabilities=-row,
             perplexity=perplexity_of(row),
             tokens=len(row),
             whole_words=item.words,
             whole_word_log_probabilities=-item.sums(row),
-            **figures_of(model, item.ids, row.sum(dtype=np.float64)),
+            **vars(totals.comparable()),
         )
-        for item, row in zip(words, losses)
-    ]
-    return scores[0] if is_one else Scores(scores, labels)
+        yield score, totals
 
 
-def _sides(
-    model: Any, text: Any, texts: list[str], source: Any
-) -> tuple[Tokenizer, int, list[np.ndarray]]:
+def _sides(model: Any, text: Any, texts: list[str], source: Any) -> Sides:
     """Return the vocabulary of texts, its `<eos>`, and the ids of their sources, if any.
 
     `text` and `source` are the arguments of `score`.

@@ -66,16 +66,17 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
-def text_of(data: bytes, source: str, *, offset: int = 0) -> str:
+def text_of(data: bytes, source: str, *, offset: int = 0, line: int = 0) -> str:
     """Return `data`, the bytes of the file `source` from `offset` on, as text.
 
-    The line ends of Windows, "\\r\\n", become newlines.
+    The line ends of Windows, "\\r\\n", become newlines. An error names the line if `data` is the
+    whole file, or begins with the `line` of that number.
     """
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        # The lines before `offset` are not at hand.
-        line = 0 if offset else data.count(b"\n", 0, error.start) + 1
+        if not offset or line:
+            line = max(line, 1) + data.count(b"\n", 0, error.start)
         raise ValueError(
             f"A text file must be UTF-8. Received: {source!r} with byte "
             f"0x{data[error.start]:02x} at offset {offset + error.start}"

@@ -1,0 +1,303 @@
+"""Texts beyond memory: rows as they come, shards, and work that is resumed."""
+
+import csv
+import gzip
+import io
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import dualnet
+from dualnet import scorers
+from dualnet.cli import console
+from dualnet.corpora import records
+from dualnet.runs import Run
+from dualnet.text import ByteTokenizer, Vocabulary
+from tests.checks import small
+
+LINES = [f"{'word ' * (1 + i * 7 % 5)}{i}\n" for i in range(40)]
+PAIRS = [
+    {"sentence_good": f"a cat {i}", "sentence_bad": f"{'cat ' * (i % 3)}a {i}", "UID": f"u{i % 2}"}
+    for i in range(12)
+]
+BLOCK = 100  # bytes: some 7 blocks of LINES and 12 of PAIRS
+SUFFIXES = ("jsonl", "tsv")
+FORMATS = {
+    "scores": "score {model} {lines}",
+    "surprisal": "score {model} {lines} --format surprisal --words --entropy",
+    "pairs": "minimal-pairs {model} {pairs}",
+}
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Paths of a model, of lines and of pairs; and of the same, compressed."""
+    folder = tmp_path_factory.mktemp("large")
+    paths = {name: folder / name for name in ("model.keras", "lines.txt", "pairs.jsonl")}
+    small(ByteTokenizer(), units=4).save(paths["model.keras"])
+    paths["lines.txt"].write_text("".join(LINES))
+    paths["pairs.jsonl"].write_text("".join(json.dumps(pair) + "\n\n" for pair in PAIRS))
+    for name in ("lines.txt", "pairs.jsonl"):
+        folder.joinpath(f"{name}.gz").write_bytes(gzip.compress(paths[name].read_bytes()))
+    return {name.split(".")[0]: path for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def model(places):
+    return dualnet.load(places["model"])
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(records, "BLOCK_BYTES", BLOCK)
+
+
+@pytest.fixture
+def loaded_once(monkeypatch, model):
+    """Let every command use one model, which is compiled once."""
+    monkeypatch.setattr(Run, "model", lambda run: model)
+
+
+@pytest.fixture(params=FORMATS)
+def command(request, places, loaded_once):
+    return FORMATS[request.param].format(**places)
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Return a function that lets the scoring of block N end in an error, once."""
+
+    def kill(number):
+        for kind in (scorers.TextScorer, scorers.SurprisalScorer, scorers.PairScorer):
+            monkeypatch.setattr(kind, "rows", rows_of(kind.rows, number))
+
+    def rows_of(original, number):
+        calls = 0
+
+        def rows(scorer, items, first=1):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                raise OSError("killed")
+            return original(scorer, items, first)
+
+        return rows
+
+    return kill
+
+
+@pytest.mark.usefixtures("loaded_once")
+def test_rows_are_those_of_python_whatever_the_format(cli, places, model, tmp_path):
+    scores = dualnet.score(model, LINES)
+    for suffix in SUFFIXES:
+        said = cli(f"score {places['model']} {places['lines']} --output {tmp_path}/o.{suffix}")
+        assert said.startswith("perplexity ") and " of 40 texts\n" in said
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    for number, (row, score) in enumerate(zip(rows, scores, strict=True), 1):
+        assert (row["sentence_id"], row["tokens"]) == (number, score.tokens)
+        assert tuple(row["words"]) == score.words and tuple(row["whole_words"]) == score.whole_words
+        np.testing.assert_allclose(row["log_probabilities"], score.log_probabilities, rtol=1e-5)
+        assert row["log_probability"] == pytest.approx(sum(row["log_probabilities"]))
+    lines = (tmp_path / "o.tsv").read_text().splitlines()
+    table = [*csv.DictReader(lines, delimiter="\t")]
+    assert [*table[0]] == ["sentence_id", "perplexity", "tokens", "log_probability"]
+    assert [row["tokens"] for row in table] == [str(row["tokens"]) for row in rows]
+    printed = cli.json(f"score {places['model']} {places['lines']}")
+    assert [entry["words"] for entry in printed["texts"]] == [row["words"] for row in rows]
+    totals = cli.json(f"score {places['model']} {places['lines']} --output {tmp_path}/t.jsonl")
+    for name in ("perplexity", "tokens", "bits_per_byte", "perplexity_per_word"):
+        assert totals[name] == printed[name]
+    assert totals["log_probability"] == pytest.approx(sum(row["log_probability"] for row in rows))
+    assert totals["texts"] == 40
+
+
+def test_blocks_change_no_figure(cli, command, tmp_path, monkeypatch):
+    first = cli.json(f"{command} --output {tmp_path}/small.jsonl")
+    monkeypatch.setattr(records, "BLOCK_BYTES", 1 << 17)
+    second = cli.json(f"{command} --output {tmp_path}/large.jsonl")
+    for name, value in first.items():
+        assert second[name] == (pytest.approx(value) if isinstance(value, float) else value)
+    one, other = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("small.jsonl", "large.jsonl")
+    )
+    for row, same in zip(one, other, strict=True):
+        for name, value in row.items():
+            is_number = isinstance(value, float) or "log_prob" in name
+            expected = pytest.approx(value, rel=1e-4, abs=1e-5) if is_number else value
+            assert same[name] == expected
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_shards_one_after_another_are_the_whole(cli, command, tmp_path, suffix):
+    whole = cli.json(f"{command} --output {tmp_path}/whole.{suffix}")
+    parts = [
+        cli.json(f"{command} --output {tmp_path}/{i}.{suffix} --shard {i}/3") for i in (1, 2, 3)
+    ]
+    joined = b"".join((tmp_path / f"{i}.{suffix}").read_bytes() for i in (1, 2, 3))
+    assert joined == (tmp_path / f"whole.{suffix}").read_bytes()
+    for name in {"tokens", "texts", "pairs"} & whole.keys():
+        assert sum(part[name] for part in parts) == whole[name] and parts[1][name] > 0
+    if "--format" in command:
+        printed = "".join(cli(f"{command} --shard {i}/3") for i in (1, 2, 3))
+        assert printed == cli(command)
+
+
+@pytest.mark.usefixtures("loaded_once")
+def test_more_shards_than_blocks_leave_some_empty(cli, places, tmp_path):
+    for name in ("score", "pairs"):
+        command = FORMATS["surprisal" if name == "score" else name].format(**places)
+        cli(f"{command} --output {tmp_path}/{name}.tsv")
+        for i in range(1, 21):
+            cli(f"{command} --output {tmp_path}/{name}-{i}.tsv --shard {i}/20")
+        joined = [(tmp_path / f"{name}-{i}.tsv").read_text() for i in range(1, 21)]
+        assert "".join(joined) == (tmp_path / f"{name}.tsv").read_text() and "" in joined
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_resumed_work_equals_uninterrupted_work(cli, command, tmp_path, suffix, killed):
+    expected = cli.json(f"{command} --output {tmp_path}/whole.{suffix}")
+    again = f"{command} --output {tmp_path}/out.{suffix} --resume"
+    killed(4)
+    assert "killed" in cli.refused(again)
+    out, whole = tmp_path / f"out.{suffix}", (tmp_path / f"whole.{suffix}").read_bytes()
+    begun = out.read_bytes()
+    assert begun and whole.startswith(begun) and begun.endswith(b"\n") and len(begun) < len(whole)
+    out.write_bytes(begun + b'{"half a li')  # written, but not yet counted
+    assert cli.json(again) == expected
+    assert out.read_bytes() == whole
+    assert cli.json(again) == expected  # nothing is left to do
+    assert out.read_bytes() == whole
+
+
+def test_compressed_files_and_pipes_are_read_alike(cli, command, tmp_path, places, monkeypatch):
+    packed = command.replace("lines.txt", "lines.txt.gz").replace("pairs.jsonl", "pairs.jsonl.gz")
+    cli(f"{command} --output {tmp_path}/a.jsonl")
+    cli(f"{packed} --output {tmp_path}/b.jsonl")
+    for i in (1, 2):
+        cli(f"{packed} --output {tmp_path}/{i}.jsonl --shard {i}/2")
+    joined = b"".join((tmp_path / f"{i}.jsonl").read_bytes() for i in (1, 2))
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes() == joined
+    if "score" in command:
+        data = gzip.compress(places["lines"].read_bytes())
+        for name, option in (("c", ""), ("d", " --shard 1/2")):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+            line = command.replace(str(places["lines"]), "") + f" --output {tmp_path}/{name}.jsonl"
+            code, _, said = cli.call(line + option)
+            assert code == 2 * bool(option) and ("whose size is known" in said) == bool(option)
+        assert (tmp_path / "c.jsonl").read_bytes() == joined
+
+
+@pytest.mark.usefixtures("loaded_once")
+def test_rows_are_written_as_they_come(cli, places, tmp_path, monkeypatch):
+    original, sizes = scorers.TextScorer.rows, []
+
+    def rows(scorer, texts, first=1):
+        sizes.append((tmp_path / "out.jsonl").read_text().count("\n"))
+        assert sizes[-1] == first - 1 and sum(map(len, texts)) < 2 * BLOCK
+        return original(scorer, texts, first)
+
+    monkeypatch.setattr(scorers.TextScorer, "rows", rows)
+    cli(f"score {places['model']} {places['lines']} --output {tmp_path}/out.jsonl")
+    assert len(sizes) > 5
+
+
+@pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("name", ["score", "minimal-pairs"])
+@pytest.mark.parametrize("damage", ["bytes", "packed"])
+def test_bad_input_is_told_with_file_and_line(cli, places, tmp_path, name, damage):
+    good = places["lines" if name == "score" else "pairs"].read_bytes()
+    path = tmp_path / "bad"
+    path.write_bytes(good + b"\xff\n" if damage == "bytes" else gzip.compress(good)[:-10])
+    line = good.count(b"\n") + 1
+    command = f"{name} {places['model']} {path} --output {tmp_path}/out.jsonl"
+    said = cli.refused(command)
+    expected = {"bytes": f"0xff at offset {len(good)}, in line {line}", "packed": "after line "}
+    assert expected[damage] in said and str(path) in said
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["sentence_id"] for row in rows] == [*range(1, len(rows) + 1)] and len(rows) > 5
+    if damage == "bytes":  # once repaired, it goes on
+        path.write_bytes(good + b"\n\n" if name == "minimal-pairs" else good + b".\n")
+        cli(f"{command} --resume")
+
+
+def test_a_word_that_no_model_knows_is_told_with_its_line(cli, tmp_path):
+    small(Vocabulary(("the", "cat", "<eos>"))).save(tmp_path / "words.keras")
+    (tmp_path / "text").write_text("the cat\n" * 30 + "the dog\n")
+    for option in ("", "--format surprisal"):
+        said = cli.call(f"score {tmp_path}/words.keras {tmp_path}/text {option}")[2]
+        assert f"It is in '{tmp_path}/text', line 31." in said
+
+
+@pytest.mark.usefixtures("loaded_once")
+def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
+    score = f"score {places['model']} {places['lines']}"
+    out = tmp_path / "out.tsv"
+    cli(f"{score} --output {out}")
+    assert "`--output` must be new" in cli.refused(f"{score} --output {out}")
+    for option, message in {
+        "--temperature 2": "begun with temperature = None. Received: 2.0",
+        "--shard 1/2": "shard = None. Received: '1/2'",
+        "--format surprisal": "format = None. Received: 'surprisal'",
+    }.items():
+        assert message in cli.refused(f"{score} --output {out} --resume {option}")
+    (tmp_path / "more.txt").write_text("more")
+    said = cli.refused(f"score {places['model']} {tmp_path}/more.txt --output {out} --resume")
+    assert "bytes = " in said
+    other = tmp_path / "other.jsonl"
+    other.write_text("mine")
+    assert "must be new" in cli.refused(f"{score} --output {other} --resume")
+    assert other.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--output {}/a.txt", "must end in .jsonl"),
+        ("--output {}/none/a.tsv", "whose folder does not exist"),
+        ("--resume", "`--resume` needs --output"),
+        ("--shard 0/3", "I from 1 to N"),
+        ("--shard 4/3", "I from 1 to N"),
+        ("--format surprisal --adapt --shard 1/2", "`--shard` cannot be combined with --adapt"),
+        ("--format surprisal --adapt --resume --output {}/a.tsv", "`--resume` cannot be combined"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(cli, places, tmp_path, options, message):
+    score = f"score {places['model']} {places['lines']}"
+    assert message in cli.refused(f"{score} {options.format(tmp_path)}")
+
+
+def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with console.progress_bar(10, show=True) as show:
+        show(5, "7 tokens/s")
+    assert stream.getvalue() == ""
+    stream.isatty = lambda: True
+    with console.progress_bar(10, show=True) as show:
+        show(5, "7 tokens/s")
+    assert "50%" in stream.getvalue() and "7 tokens/s" in stream.getvalue()
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_resumed(cli, places, tmp_path):
+    score = f"score {places['model']} {places['lines']} --format surprisal --output"
+    code = f"from dualnet.corpora import records; records.BLOCK_BYTES = {BLOCK}\n"
+    code += "from dualnet.cli import main; import sys; sys.exit(main(sys.argv[1:]))"
+    progress = tmp_path / "out.tsv.progress.json"
+    begun = shlex.split(f"{score} {tmp_path}/out.tsv")
+    with subprocess.Popen([sys.executable, "-c", code, *begun]) as process:
+        while not progress.exists() or not json.loads(progress.read_text())["after"]:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+    cli(f"{score} {tmp_path}/out.tsv --resume")
+    cli(f"{score} {tmp_path}/whole.tsv")
+    assert (tmp_path / "out.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
