@@ -427,6 +427,7 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
         ({"adapt": ["connection", "recurrence_2/*"]}, "Received: 'recurrence_2/"),
         ({"adapt": "matrix:0"}, "'matrix:RANK' with a whole number above 0.* Received: 'matrix:0'"),
         ({"adapt": ["matrix", "matrix:2"]}, "can name one 'matrix'"),
+        ({"adapt": "output_matrix"}, "must give 'output_matrix' a rank, as in 'output_matrix:8'"),
         ({"adapt": "recurrent_matrix:x"}, "'recurrent_matrix:RANK' with .* Received: 'recurrent_m"),
         ({"adapt": ["recurrent_matrix", "recurrent_matrix:2"]}, "can name one 'recurrent_matrix'"),
         ({"adapt": "output_bias", "keep": True}, "`keep` must be False .*adapt=.'output_bias"),

@@ -52,7 +52,7 @@ def logits_of(tokens, states, weights, learnt, adapt):
     connection = "dual" if "connection/kernel" in weights else "plain"
     changed = {**weights, **{k: w for k, w in learnt.items() if k in weights}}
     matrix = None
-    if "matrix" in adapt:
+    if adapt.startswith(("matrix", "recurrent_matrix")):
         matrix = learnt["kernel"] if "kernel" in learnt else learnt["down"] @ learnt["up"]
     inside = matrix if adapt.startswith("recurrent") else None
     logits, states, outputs = reference.language_model(
@@ -60,6 +60,8 @@ def logits_of(tokens, states, weights, learnt, adapt):
     )
     if adapt == "output_bias":
         return logits + learnt["bias"], states
+    if adapt.startswith("output_matrix"):
+        return logits + outputs[-1] @ learnt["down"] @ learnt["up"], states
     if adapt.startswith("matrix"):
         h = outputs[-1]
         return (h + h @ matrix) @ weights["embedding/embeddings"].T, states
@@ -73,8 +75,8 @@ def places(adapt, weights):
     if adapt in ("matrix", "recurrent_matrix"):
         return {"kernel": np.zeros((UNITS, UNITS))}
     if adapt.endswith(":2"):
-        down = array(adaptation_matrix._random((UNITS, 2), "float32")).astype("float64")
-        return {"down": down, "up": np.zeros((2, UNITS))}
+        down = array(adaptation_matrix.random_factor((UNITS, 2), "float32")).astype("float64")
+        return {"down": down, "up": np.zeros((2, WORDS if "output" in adapt else UNITS))}
     return {name: weights[name] for name in weights if name.startswith(f"{adapt}/")}
 
 
@@ -124,6 +126,7 @@ def sgd(i, t, now, g, prior):
     ("name", "adapt"),
     [("dual_lstm", "connection"), ("lstm", "matrix"), ("lstm", "matrix:2"),
      ("dual_lstm", "recurrent_matrix"), ("lstm", "recurrent_matrix:2"),
+     ("lstm", "output_matrix:2"),
      ("dual_lstm", "output_bias"), ("dual_lstm", "embedding")],
 )  # fmt: skip
 def test_a_learner_scores_each_segment_and_then_learns_as_the_paper_says(name, adapt, ids):
@@ -214,7 +217,12 @@ def test_interleaved_learners_equal_themselves_alone_to_the_last_bit(model, ids)
 
 
 @pytest.mark.parametrize(
-    "adapt", ["connection", ["matrix", "output_bias", "recurrent_matrix:2"], "recurrence"]
+    "adapt",
+    [
+        "connection",
+        ["matrix", "output_bias", "output_matrix:3", "recurrent_matrix:2"],
+        "recurrence",
+    ],
 )
 def test_learners_read_side_by_side_equal_one_by_one(adapt, model, ids):
     texts = [ids[0], [], ids[1][:6], "w1 w2 w3", ids[2][:2]]

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from dualnet import _backend
-from dualnet.adaptation.weights import Adapted, OutputBias, RecurrentMatrix
+from dualnet.adaptation.weights import Adapted, OutputBias, OutputMatrix, RecurrentMatrix
 from dualnet.builders import questions
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import LanguageModel, has_own_core
@@ -19,7 +19,7 @@ from dualnet.builders.reader import Reader
 from dualnet.layers import AdaptationMatrix, DualConnection, without_gradients
 
 # Layers that accept weights with an axis for the rows of a batch in front.
-BY_ROW = (AdaptationMatrix, RecurrentMatrix, DualConnection, OutputBias)
+BY_ROW = (AdaptationMatrix, RecurrentMatrix, DualConnection, OutputBias, OutputMatrix)
 # On JAX, a step of Keras takes the arrays of all weights away, and gives them back at its end.
 _alone = threading.Lock()
 BETA_2 = 0.999  # of Nadam, as in Keras

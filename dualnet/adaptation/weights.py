@@ -15,10 +15,11 @@ from dualnet.builders.graph import Graph
 from dualnet.builders.weights import names_in
 from dualnet.layers import AdaptationMatrix, Recurrence
 from dualnet.layers._configured import ConfiguredLayer, Role
+from dualnet.layers.adaptation_matrix import random_factor
 from dualnet.requests import check_weights
 
 # Those that are added; a matrix may have a rank, as in "matrix:16".
-MATRIX, RECURRENT, BIAS = "matrix", "recurrent_matrix", "output_bias"
+MATRIX, RECURRENT, OUTPUT, BIAS = "matrix", "recurrent_matrix", "output_matrix", "output_bias"
 STATIONS = {  # by patterns of the names of layers; the recurrence of a translator is its decoder
     "connection": ["connection"],
     "recurrence": ["recurrence_*", "decoder"],
@@ -71,6 +72,19 @@ class OutputBias(ConfiguredLayer):
         return inputs + self.bias
 
 
+class OutputMatrix(AdaptationMatrix):
+    """Adds (h A) B, of a rank, to logits: a difference of the matrix that makes them from h."""
+
+    def build(self, input_shapes):
+        features, logits = input_shapes
+        self.down = self.add_matrix("down", (features[-1], self.rank), random_factor)
+        self.up = self.add_zeros("up", self.rank, logits[-1])
+
+    def call(self, inputs):
+        features, logits = inputs
+        return logits + ops.matmul(ops.matmul(features, self.down.value), self.up.value)
+
+
 class RecurrentMatrix(AdaptationMatrix):
     """The adaptation matrix of a recurrence: returns its factors for each row of the tokens."""
 
@@ -95,10 +109,13 @@ def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> A
     items = [adapt] if isinstance(adapt, str) else list(adapt or [])
     items = [] if "all" in items else list(dict.fromkeys(items))
     graph = model.graph.without_past_decode()
-    for item in sorted(filter(_is_added, items)):  # the matrix comes before the logits
-        name, *_ = item.partition(":")
-        add = {MATRIX: _with_matrix, RECURRENT: _with_recurrent_matrix, BIAS: _with_bias}[name]
-        graph = add(graph, item)
+    added = {item: item.partition(":")[0] for item in items if _is_added(item)}
+    for name, add in ADDED.items():
+        several = [item for item in added if added[item] == name]
+        if len(several) > 1:
+            raise ArgumentError("adapt", f"can name one {name!r}. Received: {several}.")
+        for item in several:
+            graph = add(graph, item)
     with unfrozen(model):
         names = {id(weight): name for name, weight in names_in(graph.core).items()}
         trainable = {names[id(weight)]: weight for weight in graph.core.trainable_variables}
@@ -108,7 +125,7 @@ def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> A
 
 
 def _is_added(item: str) -> bool:
-    return item == BIAS or item.partition(":")[0] in (MATRIX, RECURRENT)
+    return item == BIAS or item.partition(":")[0] in (MATRIX, RECURRENT, OUTPUT)
 
 
 def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -> list[str]:
@@ -129,8 +146,8 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
         raise ArgumentError(
             "adapt",
             f"must name weights of this model: 'all', {', '.join(map(repr, stations))}, {BIAS!r}, "
-            f"{MATRIX!r}, '{MATRIX}:RANK', {RECURRENT!r}, '{RECURRENT}:RANK', or names or patterns "
-            f"of {', '.join(trainable)}. "
+            f"'{OUTPUT}:RANK', {MATRIX!r}, '{MATRIX}:RANK', {RECURRENT!r}, '{RECURRENT}:RANK', or "
+            f"names or patterns of {', '.join(trainable)}. "
             f"Received: {item!r}.",
         )
     return names
@@ -152,34 +169,47 @@ def _with_matrix(graph: Graph, item: str) -> Graph:
 
     That is the last layer's among the outputs that DOC mixes.
     """
-    rank = _rank(item)
-    if graph.head is None or any(layer.name == MATRIX for layer in graph.core.layers):
-        raise ArgumentError(
-            "adapt",
-            f"can name one {MATRIX!r}, in a model whose output layer makes its logits: no gate, "
-            f"cache, ensemble or core of your own. Received: {item!r}.",
-        )
-    *others, last = tree.flatten(graph.features)
-    matrix = AdaptationMatrix(rank, name=MATRIX)
+    *others, last = _features(graph, item)
+    matrix = AdaptationMatrix(_rank(item), name=MATRIX)
     features = tree.pack_sequence_as(graph.features, [*others, matrix(last)])
     return dataclasses.replace(
         graph, features=features, word_logits=graph.head(features), core=None
     )
 
 
+def _with_output_matrix(graph: Graph, item: str) -> Graph:
+    """Return `graph` with a product of what the head reads, the last of several, on its logits."""
+    rank = _rank(item)
+    if rank is None:
+        required = f"must give {OUTPUT!r} a rank, as in '{OUTPUT}:8'."
+        raise ArgumentError("adapt", f"{required} Received: {item!r}. 'output' has them all.")
+    *_, last = _features(graph, item)
+    logits = OutputMatrix(rank, name=OUTPUT, dtype="float32")([last, graph.word_logits])
+    return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)
+
+
+def _features(graph: Graph, item: str) -> list[Any]:
+    if graph.head is None:
+        raise ArgumentError(
+            "adapt",
+            "must be in a model whose output layer makes its logits: no gate, cache, ensemble or "
+            f"core of your own. Received: {item!r}.",
+        )
+    return tree.flatten(graph.features)
+
+
 def _with_recurrent_matrix(graph: Graph, item: str) -> Graph:
     """Return `graph` with an adaptation matrix in its last recurrent layer."""
-    rank = _rank(item)
     layers = [
         layer
         for layer in graph.core.layers
         if isinstance(layer, Recurrence)
         and any(fnmatch.fnmatchcase(layer.name, name) for name in STATIONS["recurrence"])
     ]
-    if not layers or any(layer.name == RECURRENT for layer in graph.core.layers):
-        required = f"can name one {RECURRENT!r}, in a model with recurrent layers, not members."
+    if not layers:
+        required = f"can name {RECURRENT!r} in a model with recurrent layers, not members."
         raise ArgumentError("adapt", f"{required} Received: {item!r}.")
-    matrix = RecurrentMatrix(layers[-1].cell.output_size, rank, name=RECURRENT)
+    matrix = RecurrentMatrix(layers[-1].cell.output_size, _rank(item), name=RECURRENT)
     return graph.with_adapted_recurrence(layers[-1].name, matrix)
 
 
@@ -195,6 +225,14 @@ def _with_bias(graph: Graph, item: str) -> Graph:
     """Return `graph` with a bias on its logits, those of a mixture or a gate too."""
     logits = OutputBias(name=BIAS, dtype="float32")(graph.word_logits)
     return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)
+
+
+ADDED = {
+    MATRIX: _with_matrix,
+    OUTPUT: _with_output_matrix,
+    RECURRENT: _with_recurrent_matrix,
+    BIAS: _with_bias,
+}
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ class AdaptationMatrix(ConfiguredLayer):
         if self.rank is None:
             self.kernel = self.add_zeros("kernel", units, units)
         else:
-            self.down = self.add_matrix("down", (units, self.rank), _random)
+            self.down = self.add_matrix("down", (units, self.rank), random_factor)
             self.up = self.add_zeros("up", self.rank, units)
 
     def call(self, inputs):
@@ -56,7 +56,7 @@ class AdaptationMatrix(ConfiguredLayer):
         return inputs + ops.matmul(product, self.up.value)
 
 
-def _random(shape, dtype=None):
+def random_factor(shape, dtype=None):
     """Return the same normal values on every backend, with variance 1 / units."""
     values = np.random.default_rng(0).normal(scale=shape[0] ** -0.5, size=shape)
     return ops.convert_to_tensor(values, dtype)
