@@ -1,6 +1,7 @@
 """Texts as users hold them, in lists and in columns of tables; long tables of results."""
 
 import reprlib
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -125,3 +126,18 @@ def to_frame(rows: Iterable[Mapping[str, Any]], labels: Any = None) -> Any:
     if labels is not None:
         labels = labels.take([record["sentence_id"] - 1 for record in records])
     return pandas.DataFrame(records, index=labels)
+
+
+def to_arrow(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Any]) -> Any:
+    """Return the `pyarrow.Table` of `rows`, whose `columns` are of these kinds."""
+    with extra("parquet", "Tables of Arrow and Parquet need pyarrow"):
+        import pyarrow
+    kinds = {
+        int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(),
+        bool: pyarrow.bool_(),
+    }  # fmt: skip
+    types = {
+        name: pyarrow.list_(kinds[inner[0]]) if (inner := typing.get_args(kind)) else kinds[kind]
+        for name, kind in columns.items()
+    }
+    return pyarrow.Table.from_pylist([*rows], pyarrow.schema(types))

@@ -261,7 +261,7 @@ def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--output {}/a.txt", "must end in .jsonl"),
+        ("--output {}/a.txt", "must end in .jsonl, .tsv or .parquet"),
         ("--output {}/none/a.tsv", "whose folder does not exist"),
         ("--resume", "`--resume` needs --output"),
         ("--shard 0/3", "I from 1 to N"),
@@ -273,6 +273,14 @@ def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
 def test_options_that_cannot_be_are_refused(cli, places, tmp_path, options, message):
     score = f"score {places['model']} {places['lines']}"
     assert message in cli.refused(f"{score} {options.format(tmp_path)}")
+
+
+@pytest.mark.usefixtures("loaded_once")
+def test_without_pyarrow_the_extra_is_named(cli, places, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    score = f"score {places['model']} {places['lines']} --output {tmp_path}/out.parquet"
+    assert 'pip install "dualnet[parquet]"' in cli.refused(score)
+    assert not (tmp_path / "out.parquet").exists()
 
 
 def test_progress_is_shown_on_a_terminal_alone(monkeypatch):

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet._files import read_json, write_whole
+from dualnet._columns import to_arrow
+from dualnet._files import UNFINISHED, flush, make_folder, read_json, write_whole
 from dualnet.cli.console import as_json, cell
 from dualnet.corpora.records import Block
 
-FORMATS = (".jsonl", ".tsv")
+FORMATS = (".jsonl", ".tsv", ".parquet")
+PART_BLOCKS = 32  # of a part of Parquet, 4 MB of text
 Row = dict[str, Any]
 
 
@@ -30,13 +32,16 @@ class Lines:
     A table has no lists.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, Any], size: int, *, head: bool) -> None:
-        self.is_table = path.suffix == ".tsv"
+    def __init__(self, path: Path, columns: Mapping[str, Any], *, head: bool) -> None:
+        self.path, self.head, self.is_table = path, head, path.suffix == ".tsv"
         self.names = [name for name, kind in columns.items() if not typing.get_args(kind)]
-        self.file = open(path, "r+b" if size else "wb")  # noqa: SIM115
+
+    def open(self, size: int) -> None:
+        """Keep what is there up to `size`, in bytes."""
+        self.file = open(self.path, "r+b" if size else "wb")  # noqa: SIM115
         self.file.truncate(size)
         self.file.seek(size)
-        if self.is_table and head and not size:
+        if self.is_table and self.head and not size:
             self._write(["\t".join(self.names)])
 
     def add(self, index: int, rows: Iterable[Row]) -> bool:
@@ -53,16 +58,55 @@ class Lines:
         self.file.flush()
 
     def size(self) -> int:
-        return self.file.tell()
+        return os.path.getsize(self.path)
 
     def close(self, *, whole: bool) -> None:
+        """End; what is not `whole` will be written again."""
         self.file.close()
 
 
-class Output:
-    """A file of rows, and beside it one that says how far they go.
+class Parts:
+    """A folder of Parquet files, numbered by their first block, which counts those of all shards.
 
-    What the second does not count is written anew by the process that resumes the work, which
+    All shards can write to one folder, which then holds the whole, in order.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, Any]) -> None:
+        self.path, self.columns = path, columns
+        self.writer: Any = None
+        self.schema = to_arrow([], columns).schema
+
+    def open(self, size: int) -> None:
+        self.blocks = 0
+
+    def add(self, index: int, rows: Iterable[Row]) -> bool:
+        from pyarrow import parquet
+
+        if self.writer is None:
+            self.part = self.path / f"part-{index:08}.parquet"
+            self.unfinished = self.part.with_name(f"{UNFINISHED}{self.part.name}")
+            self.writer = parquet.ParquetWriter(self.unfinished, self.schema)
+        self.writer.write_table(to_arrow(rows, self.columns))
+        self.blocks += 1
+        if self.blocks % PART_BLOCKS == 0:
+            self.close(whole=True)
+        return self.writer is None
+
+    def size(self) -> int:
+        return 0
+
+    def close(self, *, whole: bool) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+            flush(self.unfinished)
+            self.unfinished.replace(self.part) if whole else self.unfinished.unlink()
+
+
+class Output:
+    """A file or folder of rows, and a file that says how far they go.
+
+    What the last does not count is written anew by the process that resumes the work, which
     finds the totals of the rows that it counts there.
 
     Args:
@@ -79,18 +123,33 @@ class Output:
     def __init__(
         self, path: Path, scorer: Any, settings: Row, *, shard: tuple[int, int], resume: bool
     ) -> None:
-        self.path, self.scorer, self.settings, self.head = path, scorer, settings, shard[0] == 1
-        self.progress = path.with_name(f"{path.name}.progress.json")
+        self.path, self.scorer, self.settings = path, scorer, settings
         self.after = self.size = 0
-        if resume and self.progress.exists():
+        self.sink: Lines | Parts
+        if path.suffix == ".parquet":
+            number, count = shard
+            self.sink = Parts(path, scorer.columns)
+            self.progress = path / f"_progress-{number}-of-{count}.json"
+            make_folder("--output", path)
+            names = {each.name for each in path.iterdir()}
+            begun = {name for name in names if name.startswith("_progress-")}
+            parts = {name for name in names if name.startswith("part-")}
+            is_used = bool(parts and not begun) or any(
+                not name.endswith(f"-of-{count}.json") for name in begun
+            )
+        else:
+            self.sink = Lines(path, scorer.columns, head=shard[0] == 1)
+            self.progress = path.with_name(f"{path.name}.progress.json")
+            is_used = os.path.lexists(path) and not self.progress.exists()
+        if is_used or (self.progress.exists() and not resume):
+            message = f"`--output` must be new. Received: {str(path)!r}, which exists. Choose "
+            way_out = "another, or go on with what a killed command wrote there: --resume."
+            raise FileExistsError(f"{message}{way_out}")
+        if self.progress.exists():
             saved = read_json(self.progress)
             self._check_same(saved["settings"])
             self.after, self.size = saved["after"], saved["size"]
             scorer.restore(saved["totals"])
-        elif self.progress.exists() or os.path.lexists(path):
-            message = f"`--output` must be new. Received: {str(path)!r}, which exists. Choose "
-            way_out = "another, or go on with what a killed command wrote there: --resume."
-            raise FileExistsError(f"{message}{way_out}")
 
     def _check_same(self, saved: Row) -> None:
         for name, value in self.settings.items():
@@ -102,16 +161,20 @@ class Output:
     def write(self, blocks: Iterable[tuple[Block, list[Row]]]) -> None:
         """Write the rows of blocks, from that of index `after` on."""
         self._save()  # a file without it is not ours
-        sink, whole = Lines(self.path, self.scorer.columns, self.size, head=self.head), False
+        self.sink.open(self.size)
+        after, whole = self.after, False
         try:
             for block, rows in blocks:
-                if sink.add(block.index, rows):
-                    self.after, self.size = block.index + 1, sink.size()
-                    self._save()
+                after = block.index + 1
+                if self.sink.add(block.index, rows):
+                    self._save(after)
             whole = True
         finally:
-            sink.close(whole=whole)
+            self.sink.close(whole=whole)
+        self._save(after)
 
-    def _save(self) -> None:
+    def _save(self, after: int | None = None) -> None:
+        if after is not None:
+            self.after, self.size = after, self.sink.size()
         saved = {"settings": self.settings, "after": self.after, "size": self.size}
         write_whole(self.progress, as_json({**saved, "totals": self.scorer.state()}) + "\n")

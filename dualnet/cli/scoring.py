@@ -57,8 +57,8 @@ class Streaming(Options):
     """How rows of large inputs are written.
 
     Args (large inputs):
-        output: Write the rows to FILE: .jsonl (an object of JSON a line) or .tsv (a table with
-            tabs), and print the totals alone.
+        output: Write the rows to FILE: .jsonl (an object of JSON a line), .tsv (a table with tabs)
+            or .parquet (a folder of numbered parts), and print the totals alone.
         resume: Go on where a killed command stopped to write --output, or begin.
         shard: Read one of N parts of the input, I from 1 to N. The outputs of all, one after
             another, are that of the whole.
@@ -71,7 +71,7 @@ class Streaming(Options):
 
     def check(self) -> None:
         super().check()
-        if self.output is not None:
+        if self.output is not None and not self.output.endswith(".parquet"):
             check_output_file("--output", self.output)
 
     def part(self) -> tuple[int, int]:
