@@ -415,15 +415,16 @@ class Translating(Beaming):
 
 # Of the single-file formats of export; of those of one suffix, the last is the default.
 SUFFIXES = {"sherpa-onnx": ".onnx", "onnx": ".onnx", "litert": ".tflite"}
-FORMATS = ("saved_model", *SUFFIXES)
+FORMATS = ("saved_model", "transformers", *SUFFIXES)
 
 
 class Exporting(Settings):
     """What a model is exported as.
 
     Args:
-        format: "saved_model" (a TensorFlow SavedModel), "onnx", "litert" or "sherpa-onnx". By
-            default "onnx" if the path ends in .onnx, "litert" if in .tflite, else "saved_model".
+        format: "saved_model" (a TensorFlow SavedModel), "onnx", "litert", "sherpa-onnx" or
+            "transformers" (Hugging Face's). By default "onnx" if the path ends in .onnx, "litert"
+            if in .tflite, else "saved_model".
         max_tokens: int, at least 1. The most tokens that a request to `generate_text` or
             `translate` may ask for.
         tokens: The file tokens.txt of the recogniser, for "sherpa-onnx" alone.

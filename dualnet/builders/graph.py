@@ -140,7 +140,7 @@ class Graph:
         padding is. Other layers that look at the tokens themselves know padding already, except
         `NeuralCache`.
         """
-        return dataclasses.replace(self._cloned(_with_masks), padded=True)
+        return dataclasses.replace(self._cloned(with_masks), padded=True)
 
     def with_adapted_recurrence(self, name, matrix):
         """Return a graph of the same layers whose recurrence `name` is adapted.
@@ -171,11 +171,12 @@ class Graph:
         )
 
 
-def _with_masks(model):
+def with_masks(model):
+    """Return a functional model of the same layers; every recurrence has a mask."""
     mask = model.inputs[0] >= 0
 
     def member(layer):
-        return _with_masks(layer) if isinstance(layer, keras.Model) else layer
+        return with_masks(layer) if isinstance(layer, keras.Model) else layer
 
     def call(layer, *args, **kwargs):
         if isinstance(layer, Recurrence):

@@ -160,6 +160,7 @@ def export(options: Export) -> None:
         dualnet export runs/dual models/dual/1
         dualnet export runs/dual dual.onnx
         dualnet export runs/dual models/dual/2 --learn connection
+        dualnet export runs/dual models/dual-hf --format transformers
     """
     settings = Exporting.fields_of(options.arguments())
     run = Run.open(options.run_folder)
@@ -170,6 +171,8 @@ def export(options: Export) -> None:
     endpoints = serving.endpoints(model, format=format, learn=options.learn)
     result = {"path": str(path), "format": format, "endpoints": endpoints}
     lines = [f"A single step of the model in {path}"]
+    if format == "transformers":
+        lines = [f"A model for Hugging Face transformers in {path}"]
     if format == "saved_model":
         lines = [f"SavedModel with the endpoints {', '.join(endpoints)} in {path}"]
         if reason := serving.why_no_text(model):

@@ -20,6 +20,7 @@ from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.requests import SUFFIXES, Exporting, format_of
+from dualnet.serving import transformers_folder
 from dualnet.text import EOS, UNK, LibraryTokenizer, Tokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.plain_text import check_text
@@ -57,6 +58,8 @@ def endpoints(
     """
     if isinstance(model, TranslationModel):
         return ["encode", "step", *([] if _has_no_end(model) else ["translate"])]
+    if format == "transformers":
+        return []
     if format != "saved_model":
         return ["step"]
     text = [] if why_no_text(model) else ["score_text", "generate_text", "predict_next_text"]
@@ -101,7 +104,7 @@ def _has_no_end(model: TranslationModel) -> bool:
 
 @documented(Exporting)
 def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
-    """Export `model` to a format that needs neither dualnet nor Keras.
+    """Export `model` to a format that needs neither dualnet nor Keras, or for `transformers`.
 
     `format="saved_model"` writes a folder: a TensorFlow SavedModel with up to six endpoints.
     Endpoints keep no state between requests, so clients cannot affect each other.
@@ -207,6 +210,9 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     `model.onnx.vocabulary.txt`, in UTF-8, one word a line, that of id 0 first; any other to
     `model.onnx.tokenizer.json`.
 
+    `format="transformers"` writes a folder that Hugging Face's library opens with
+    `dualnet.transformers`: `config.json`, `model.safetensors`, the tokeniser and a model card.
+
     `format="sherpa-onnx"` writes an ONNX file for the shallow fusion of the speech recogniser
     sherpa-onnx, from a model whose layers are plain LSTMs of one size. It maps `token` int64
     `(batch, 1)`, `h` and `c` float32 `(layers, batch, size)` to `score` float32 `(batch, tokens)`,
@@ -228,7 +234,8 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
 
     Raises:
         ValueError: if an argument is out of range, or `format` cannot hold the model.
-        ImportError: if the backend is not TensorFlow, or packages that `format` needs are missing.
+        ImportError: if the backend is not TensorFlow, which all but "transformers" need, or
+            packages that `format` needs are missing.
         FileExistsError: if the folder holds files or is a file.
         OSError: if the disk is full or cannot be written to; nothing is left behind.
 
@@ -242,7 +249,7 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     """
     request = Exporting.of(settings)
     format = request.format or format_of(path)
-    if keras.config.backend() != "tensorflow":
+    if keras.config.backend() != "tensorflow" and format != "transformers":
         raise ImportError(
             "`export` needs the TensorFlow backend. Received: the backend "
             f"{keras.config.backend()!r}. Save the model as .keras, then load and export it in a "
@@ -250,17 +257,21 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
         )
     check_text("path", os.fspath(path))
     path = Path(path).resolve()
-    if format == "saved_model":
-        _export_folder(model, path, request)
-    elif request.learn is not None:
-        required = f"must be None for format={format!r}, a single step, which does not learn."
-        raise ArgumentError("learn", required, " Export a SavedModel.", learn=request.learn)
+    if format != "saved_model":
+        if request.learn is not None:
+            required = f"must be None for format={format!r}, which does not learn."
+            raise ArgumentError("learn", required, " Export a SavedModel.", learn=request.learn)
+        if isinstance(model, TranslationModel):
+            required = "must be 'saved_model' for a model that translates."
+            raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
+    if format in ("saved_model", "transformers"):
+        _export_folder(model, path, format, request)
     else:
         _export_file(model, path, format, request.tokens)
     return path
 
 
-def _export_folder(model: LanguageModel, directory: Path, request: Exporting) -> None:
+def _export_folder(model: LanguageModel, directory: Path, format: str, request: Exporting) -> None:
     if directory == Path.cwd():  # a new folder would take its place, and leave the shell nowhere
         raise ArgumentError("path", "must not be the current folder.", path=str(directory))
     with _explained("directory", directory):
@@ -268,27 +279,29 @@ def _export_folder(model: LanguageModel, directory: Path, request: Exporting) ->
         _make_parent(directory)
         prefix = _unfinished_prefix(directory)
         with folder_beside(directory, replace=False, prefix=prefix) as unfinished:
-            from dualnet.serving import learning, saved_model
-
-            names = endpoints(model, learn=request.learn)
-            memories = learning.Memories(model, request) if request.learn is not None else None
-            if "score_text" in names and _is_closed(model.vocabulary):
-                warnings.warn(
-                    f"The vocabulary of this model is closed: it has no {UNK}, so the endpoints "
-                    "that read text refuse one with any other word. Train on byte-level BPE, "
-                    "the default for a text of your own, or on words, which then have one.",
-                    stacklevel=5,
-                )
-            saved_model.write_saved_model(
-                model, str(unfinished), names, request.max_tokens, memories
-            )
+            if format == "transformers":
+                transformers_folder.write_transformers_folder(model, unfinished)
+            else:
+                _write_saved_model(model, unfinished, request)
             _check_new_or_empty(directory)  # another export may have finished first
 
 
+def _write_saved_model(model: LanguageModel, folder: Path, request: Exporting) -> None:
+    from dualnet.serving import learning, saved_model
+
+    names = endpoints(model, learn=request.learn)
+    memories = learning.Memories(model, request) if request.learn is not None else None
+    if "score_text" in names and _is_closed(model.vocabulary):
+        warnings.warn(
+            f"The vocabulary of this model is closed: it has no {UNK}, so the endpoints "
+            "that read text refuse one with any other word. Train on byte-level BPE, "
+            "the default for a text of your own, or on words, which then have one.",
+            stacklevel=6,
+        )
+    saved_model.write_saved_model(model, str(folder), names, request.max_tokens, memories)
+
+
 def _export_file(model: LanguageModel, path: Path, format: str, tokens: StrPath | None) -> None:
-    if isinstance(model, TranslationModel):
-        required = "must be 'saved_model' for a model that translates, which is more than one step."
-        raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
     if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
         required = f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}."
         raise ArgumentError("path", required, path=str(path))
@@ -356,17 +369,23 @@ def _make_parent(path: Path) -> None:
 @contextlib.contextmanager
 def _explained(name: str, path: Path) -> Iterator[None]:
     """Turn a file-system error into one sentence about the argument `name`."""
-    import tensorflow as tf
+    kinds: tuple[type[Exception], ...] = (OSError,)
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
 
+        kinds += (tf.errors.OpError,)
     try:
         yield
     except FileExistsError:  # of `_check_new_or_empty`, a sentence already
         raise
-    except (OSError, tf.errors.OpError) as error:
+    except kinds as error:
         if isinstance(error, OSError):
             kind, reason = type(error), error.strerror or error
         else:  # "{{node ...}} FILE; No space left on device [Op:SaveV2]"
-            kind, reason = OSError, re.sub(r"(?s).*; | \[Op:.*", "", error.message)
+            kind, reason = (
+                OSError,
+                re.sub(r"(?s).*; | \[Op:.*", "", str(getattr(error, "message", error))),
+            )
         raise kind(
             f"`{name}` must be a place where files can be written. Received: {str(path)!r} "
             f"({reason}). Choose another place."

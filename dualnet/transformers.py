@@ -1,0 +1,335 @@
+"""Models as Hugging Face's library `transformers` takes them, on the PyTorch backend."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from dualnet._checks import StrPath, extra
+from dualnet.builders import LanguageModel
+from dualnet.builders.graph import with_masks
+from dualnet.builders.model import has_own_core
+from dualnet.builders.weights import names_in
+from dualnet.layers import Recurrence
+from dualnet.serving.transformers_folder import write_modeling
+
+if keras.config.backend() != "torch":
+    raise ImportError(
+        "`dualnet.transformers` needs the PyTorch backend. Received: the backend "
+        f"{keras.config.backend()!r}. Set KERAS_BACKEND=torch before Python starts."
+    )
+
+with extra("transformers", "`dualnet.transformers` needs PyTorch and Hugging Face's transformers"):
+    import torch
+    from torch import nn
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForCausalLM,
+        AutoModelForSequenceClassification,
+        Cache,
+        GenerationMixin,
+        PreTrainedConfig,
+        PreTrainedModel,
+    )
+    from transformers.modeling_outputs import (
+        BaseModelOutputWithPast,
+        CausalLMOutputWithPast,
+        SequenceClassifierOutputWithPast,
+    )
+
+__all__ = [
+    "DualnetConfig", "DualnetForCausalLM", "DualnetForSequenceClassification", "DualnetModel",
+    "StateCache",
+]  # fmt: skip
+
+NEVER = -1e4  # logit of the padding token: a probability of 0, and finite even in float16
+
+
+class DualnetConfig(PreTrainedConfig):
+    """The configuration of an exported model.
+
+    Args:
+        network: dict. The configuration of the `LanguageModel`, from which it is built again.
+        **kwargs: Passed to `transformers.PreTrainedConfig`. `vocab_size` counts the padding
+            token, which has the last id.
+    """
+
+    model_type = "dualnet"
+    keys_to_ignore_at_inference = ["cache"]
+
+    def __init__(self, network: Any = None, **kwargs: Any) -> None:
+        self.network = network
+        self.vocab_size = kwargs.pop("vocab_size", 1)
+        self.hidden_size = kwargs.pop("hidden_size", 1)
+        self.use_cache = kwargs.pop("use_cache", True)
+        super().__init__(**kwargs)
+
+
+class StateCache(Cache):
+    """The recurrent state after the tokens read so far, as the library's cache.
+
+    Attributes:
+        states: list of float32 `(batch, size)`, one for each entry of `state_size`.
+        num_read: int. Number of tokens read, padding included.
+    """
+
+    is_compileable = False
+    is_croppable = False  # an earlier state cannot be recovered
+
+    def __init__(self, states: list[torch.Tensor]) -> None:
+        super().__init__(layers=[])
+        self.states = states
+        self.num_read = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.num_read
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self.states = [state.index_select(0, beam_idx.to(state.device)) for state in self.states]
+
+    batch_select_indices = reorder_cache
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.states = [state.repeat_interleave(repeats, dim=0) for state in self.states]
+
+    def reset(self) -> None:
+        self.states = [torch.zeros_like(state) for state in self.states]
+        self.num_read = 0
+
+
+class _Network:
+    """A Keras model that reads tokens with the parameters of a PyTorch model.
+
+    It belongs to every copy of that model: each gives its own parameters before it reads.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.model = LanguageModel.from_config(config)
+        graph = self.model.graph.without_past_decode()
+        self.variables = names_in(graph.core)
+        layers = (keras.layers.Embedding, Recurrence)
+        hidden = [layer.output for layer in graph.core.layers if isinstance(layer, layers)]
+        hidden = [tensor[0] if isinstance(tensor, list) else tensor for tensor in hidden]
+        self.core = keras.Model(
+            [graph.tokens, *graph.states],
+            [graph.word_logits, *graph.new_states, *hidden[:-1], graph.hidden],
+        )
+        # A cache, and layers of a Keras model of one's own, know nothing of padding.
+        self.knows_padding = not (self.model.cache_size or has_own_core(self.model.arguments))
+        self.masked = with_masks(self.core) if self.knows_padding else None
+        if graph.padded:
+            self.masked = self.core
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Network":
+        return self
+
+    def read(
+        self, tokens: torch.Tensor, mask: torch.Tensor, states: list[torch.Tensor], training: bool
+    ) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+        """Return the logits, the states after the tokens, and the outputs of all layers."""
+        if mask.all():
+            outputs = self.core([tokens, *states], training=training)
+        elif self.masked is not None:
+            outputs = self.masked([tokens.masked_fill(~mask, -1), *states], training=training)
+        else:
+            outputs = self._read_by_token(tokens.masked_fill(~mask, 0), mask, states, training)
+        end = 1 + len(states)
+        return outputs[0].float(), list(outputs[1:end]), list(outputs[end:])
+
+    def _read_by_token(
+        self, tokens: torch.Tensor, mask: torch.Tensor, states: list[torch.Tensor], training: bool
+    ) -> list[torch.Tensor]:
+        """Read tokens one by one; at padding, a row keeps its states."""
+        steps, end = [], 1 + len(states)
+        for token, is_read in zip(tokens.split(1, dim=1), mask.split(1, dim=1)):
+            outputs = self.core([token, *states], training=training)
+            states = [torch.where(is_read, *pair) for pair in zip(outputs[1:end], states)]
+            steps.append([outputs[0], *outputs[end:]])
+        logits, *hidden = (torch.cat(parts, dim=1) for parts in zip(*steps))
+        return [logits, *states, *hidden]
+
+
+class _Reading(PreTrainedModel):
+    """What the models have in common: the parameters, and how tokens are read with them."""
+
+    config_class = DualnetConfig
+    base_model_prefix = "dualnet"
+    main_input_name = "input_ids"
+    _is_stateful = True  # no state can be rolled back
+
+    def __init__(self, config: DualnetConfig) -> None:
+        super().__init__(config)
+        # On the CPU, whatever `from_pretrained` and Keras have as their default.
+        with torch.device("cpu"), keras.device("cpu"):
+            network = _Network(config.network)
+        self.weights = nn.Module()
+        for name, variable in network.variables.items():
+            if variable.trainable:
+                self.weights.register_parameter(name, variable.value)
+            else:  # frozen, as under a gate: `from_pretrained` would let parameters be trained
+                self.weights.register_buffer(name, variable.value.detach())
+        # Not as an attribute that PyTorch registers: its parameters are those of `weights`.
+        self.__dict__["_network"] = network
+
+    @property
+    def network(self) -> LanguageModel:
+        """The `LanguageModel`, whose weights are the parameters themselves.
+
+        Functions of dualnet take it, after `network.vocabulary` is set where they read text.
+        """
+        return self._bound().model
+
+    def _bound(self) -> _Network:
+        """Return the network with the parameters as they are now in the place of its weights."""
+        # Each time: `from_pretrained`, `to` and others replace the parameters.
+        for name, variable in self._network.variables.items():
+            variable._value = getattr(self.weights, name).to(torch.float32)
+        return self._network
+
+    def _read(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *,
+        cache: StateCache | None = None,
+        past_key_values: StateCache | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Return the logits, the last layer's output, where tokens are, and other outputs."""
+        if input_ids is None:
+            raise ValueError("`input_ids` must be given: the model reads no `inputs_embeds`.")
+        rows, time = input_ids.shape
+        is_token = input_ids != self.config.vocab_size - 1
+        if attention_mask is not None:  # in generation, also of the tokens before
+            is_token = is_token & attention_mask[:, -time:].bool()
+        cache = past_key_values if cache is None else cache
+        with keras.device(str(self.device)):
+            network = self._bound()
+            if cache is None:
+                cache = StateCache(network.model.initial_state(rows))
+            tokens = input_ids.to(torch.int32)
+            logits, states, hidden = network.read(tokens, is_token, cache.states, self.training)
+        cache.states, cache.num_read = states, cache.num_read + time
+        logits = nn.functional.pad(logits, (0, 1), value=NEVER)
+        keeps = self.config.use_cache and not self.training if use_cache is None else use_cache
+        shows = output_hidden_states or self.config.output_hidden_states
+        others = {"cache": cache if keeps else None, "hidden_states": hidden if shows else None}
+        return logits, hidden[-1], is_token, others
+
+    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> None:
+        super().save_pretrained(save_directory, *args, **kwargs)
+        write_modeling(Path(save_directory))
+
+
+class DualnetModel(_Reading):
+    """The recurrence alone, `AutoModel`: vectors of tokens in their context."""
+
+    def __init__(self, config: DualnetConfig) -> None:
+        super().__init__(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        _, last, _, others = self._read(input_ids, attention_mask, **kwargs)
+        output = BaseModelOutputWithPast(last_hidden_state=last, **others)
+        return output.to_tuple() if return_dict is False else output
+
+
+class DualnetForCausalLM(_Reading, GenerationMixin):
+    """A language model, `AutoModelForCausalLM`: the logits of the next token.
+
+    Call arguments:
+        input_ids: int `(batch, time)`. Begin a text with `<eos>`, as `add_bos_token=True` of the
+            tokeniser does.
+        attention_mask: `(batch, time)`, 0 at padding, on either side: a state passes over it
+            unchanged. By default, the padding token is padding.
+        labels: int `(batch, time)`, shifted by the model, as usual there; -100 is left out.
+        cache: the `StateCache` of the tokens before, also called `past_key_values`.
+        use_cache, output_hidden_states, return_dict: As usual there. The hidden states are the
+            embeddings and the outputs of the recurrent layers.
+
+    Returns:
+        `CausalLMOutputWithPast`, whose logits have a column more than the model has words, for
+        the padding token, which has probability 0.
+
+    Example:
+
+    >>> import tempfile, dualnet
+    >>> import dualnet.transformers
+    >>> from transformers import AutoModelForCausalLM
+    >>> model = dualnet.zoo.build("lstm", vocabulary_size=9, units=4)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = dualnet.export(model, f"{folder}/hf", format="transformers")
+    ...     loaded = AutoModelForCausalLM.from_pretrained(path)
+    >>> loaded.network.count_params() == model.count_params()
+    True
+    """
+
+    def __init__(self, config: DualnetConfig) -> None:
+        super().__init__(config)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        logits, _, _, others = self._read(input_ids, attention_mask, **kwargs)
+        loss = None
+        if labels is not None:
+            items = kwargs.get("num_items_in_batch")
+            settings = {"vocab_size": self.config.vocab_size, "num_items_in_batch": items}
+            loss = self.loss_function(logits, labels, **settings)
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, **others)
+        return output.to_tuple() if return_dict is False else output
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return False  # the first call makes the cache
+
+
+class DualnetForSequenceClassification(_Reading):
+    """A classifier of texts, `AutoModelForSequenceClassification`.
+
+    A linear layer, `score`, reads the last layer's output at the last token of each text.
+    """
+
+    def __init__(self, config: DualnetConfig) -> None:
+        super().__init__(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        _, hidden, is_token, others = self._read(input_ids, attention_mask, **kwargs)
+        places = torch.arange(is_token.shape[1], device=is_token.device)
+        last = (places * is_token).argmax(dim=1)
+        logits = self.score(hidden[torch.arange(len(hidden)), last].to(self.score.weight.dtype))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+        output = SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
+        return output.to_tuple() if return_dict is False else output
+
+
+AutoConfig.register(DualnetConfig.model_type, DualnetConfig)
+AutoModel.register(DualnetConfig, DualnetModel)
+AutoModelForCausalLM.register(DualnetConfig, DualnetForCausalLM)
+AutoModelForSequenceClassification.register(DualnetConfig, DualnetForSequenceClassification)
