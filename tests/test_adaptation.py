@@ -422,7 +422,7 @@ def test_the_trace_is_drawn(model, tokens, tmp_path):
          "`statistics` must be those of this model's.* 1 roots for 7 weights"),
         ({"statistics": [1, 2]}, "`statistics` is for the rule 'rms' only"),
         ({"tokens": [1]}, "`tokens` must hold at least 2 tokens"),
-        ({"adapt": "gate"}, "'connection', 'recurrence', 'output', 'embedding', 'output_bias', 'ma"
+        ({"adapt": "gate"}, "'connection', 'recurrence', 'output', 'embedding', 'output_bias', 'ou"
                             ".*embedding/embeddings, recurrence_1/cell_1/kernel.* Received: 'gat"),
         ({"adapt": ["connection", "recurrence_2/*"]}, "Received: 'recurrence_2/"),
         ({"adapt": "matrix:0"}, "'matrix:RANK' with a whole number above 0.* Received: 'matrix:0'"),
