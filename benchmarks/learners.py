@@ -1,12 +1,14 @@
 """What do few weights keep of the gain of dynamic evaluation, and how fast do learners read?
 
 Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--tokens 16000]
-       [--adapt WEIGHTS ...] [--rate 0.3] [--rows 1 8 64] [--repeats 5] [--output FILE] [--quick]
+       [--adapt WEIGHTS ...] [--rule sgd] [--rate 0.3] [--rows 1 8 64] [--repeats 5]
+       [--output FILE] [--quick]
 
 The validation text of the corpus (by default that of the RUN) is read with fixed weights, with a
-neural cache, and with learners of each choice of weights, rule "sgd", a step every 20 tokens, at
+neural cache, and with learners of each choice of weights by `rule`, a step every 20 tokens, at
 learning rates a factor of about 3 apart, from `rate` up, or down if that is worse, until one is
-worse: printed are the best perplexity, its rate, and the share of the gain of all weights in nats.
+worse: printed are the best perplexity, its rate, and the share of the gain in nats of all weights
+with the rule "sgd".
 A choice is one of `adapt`, several of them joined by "+". Then the bytes of a learner, and the
 tokens per second of so many learners side by side, each with a text of its own, beside today's
 loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up, with their
@@ -37,8 +39,8 @@ LENGTH = 20
 
 def main() -> None:
     options = options_of(
-        __doc__, run="dual_lstm.wikitext-2", corpus=str, tokens=16000, adapt=CHOICES, rate=0.3,
-        rows=[1, 8, 64], repeats=5, output=Path, quick=False,
+        __doc__, run="dual_lstm.wikitext-2", corpus=str, tokens=16000, adapt=CHOICES, rule="sgd",
+        rate=0.3, rows=[1, 8, 64], repeats=5, output=Path, quick=False,
     )  # fmt: skip
     model = dualnet.load(options.run)
     corpus = options.corpus or "python-reference"
@@ -54,55 +56,51 @@ def main() -> None:
         print(line, flush=True)
         lines.append(line)
 
-    def best(perplexity_of):
+    def learner(choice, rate):
+        settings = {"rule": options.rule, "learning_rate": rate, "sequence_length": LENGTH}
+        return Learner(model, choice, **settings)
+
+    def best(read, rate):
         if options.quick:
-            return options.rate, perplexity_of(options.rate)
-        return best_rate(perplexity_of, options.rate)
+            return rate, perplexity_of(read, rate)
+        return best_rate(lambda rate: perplexity_of(read, rate), rate)
 
     fixed = dualnet.perplexity(model, tokens)
     cached = dualnet.perplexity(dualnet.with_cache(model), tokens)
-    rate, learnt = best(lambda rate: dynamic(model, tokens, rate))
+    rate, learnt = best(lambda rate: dynamic(model, tokens, rate), 0.1)
     number = sum(np.prod(weight.shape, dtype=int) for weight in model.trainable_weights)
-    say(f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; sgd, a step "
-        f"every {LENGTH} tokens; dualnet at {commit()}")  # fmt: skip
+    say(f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; {options.rule}, "
+        f"a step every {LENGTH} tokens; dualnet at {commit()}")  # fmt: skip
     say(f"{processor()}, {threads()} threads\n")
     say(f"{'what learns':28} {'weights':>10} {'bytes':>10} {'rate':>6} {'perplexity':>10} "
         f"{'share':>6}")  # fmt: skip
     say(f"{'nothing':28} {0:10,} {0:10,} {'':6} {fixed:10.2f} {0:6.0%}")
     say(f"{'nothing, neural cache':28} {0:10,} {'':10} {'':6} {cached:10.2f} "
         f"{share(cached, fixed, learnt):6.0%}")  # fmt: skip
-    say(f"{'all':28} {number:10,} {'':10} {rate:6g} {learnt:10.2f} {1:6.0%}")
+    say(f"{'all, sgd':28} {number:10,} {'':10} {rate:6g} {learnt:10.2f} {1:6.0%}")
     for choice in choices:
-        rate, found = best(lambda rate: of_learner(model, choice, rate, tokens))  # noqa: B023
-        one = learner(model, choice, rate)
+        rate, found = best(lambda rate: learner(choice, rate).read(tokens), options.rate)  # noqa: B023
+        one = learner(choice, rate)
         say(f"{'+'.join(choice):28} {len(one._state.memory):10,} {one.size:10,} {rate:6g} "
             f"{found:10.2f} {share(found, fixed, learnt):6.0%}")  # fmt: skip
     if options.repeats:
         say(f"\ntokens/s, median (iqr) of {options.repeats}, for so many learners:")
         say("\n".join(
-            speeds(model, choices, rows, tokens, 1 if options.quick else options.repeats)
+            speeds(model, learner, choices, rows, tokens, 1 if options.quick else options.repeats)
         ))  # fmt: skip
     if options.output:
         options.output.write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def learner(model, choice, rate):
-    return Learner(model, choice, rule="sgd", learning_rate=rate, sequence_length=LENGTH)
-
-
-def of_learner(model, choice, rate, tokens) -> float:
-    return unless_it_diverges(lambda: learner(model, choice, rate).read(tokens))
-
-
-def dynamic(model, tokens, rate) -> float:
+def dynamic(model, tokens, rate):
     settings = {"rule": "sgd", "learning_rate": rate, "sequence_length": LENGTH}
-    return unless_it_diverges(lambda: dualnet.dynamic_evaluation(model, tokens, **settings))
+    return dualnet.dynamic_evaluation(model, tokens, **settings)
 
 
-def unless_it_diverges(read) -> float:
+def perplexity_of(read, rate) -> float:
     try:
-        return read().perplexity
-    except dualnet.ArgumentError:
+        return read(rate).perplexity
+    except dualnet.ArgumentError:  # it has diverged
         return float("inf")
 
 
@@ -111,14 +109,13 @@ def share(perplexity, fixed, learnt) -> float:
     return float(np.log(fixed / perplexity) / np.log(fixed / learnt))
 
 
-def speeds(model, choices, rows, tokens, repeats):
+def speeds(model, learner, choices, rows, tokens, repeats):
     """Return a line for each choice: tokens per second by the number of learners."""
     steps = max(1, min(50, len(tokens) // LENGTH))
-    settings = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": LENGTH}
     turns = {}
     for choice in choices:
         for number in rows:
-            several = [learner(model, choice, 0.1) for _ in range(number)]
+            several = [learner(choice, 0.1) for _ in range(number)]
             length = LENGTH * max(1, steps // number)
             texts = [np.roll(tokens, 7 * i)[:length] for i in range(number)]
             turns["+".join(choice), number] = several, texts
@@ -128,7 +125,7 @@ def speeds(model, choices, rows, tokens, repeats):
             seconds[key].append(sum(map(len, texts)) / timed(lambda: read_many(several, texts)))  # noqa: B023
     for length in (steps, 3 * steps):  # less what compiling takes, which each call does anew
         stream = np.resize(tokens, LENGTH * length + 1)
-        taken = timed(lambda: dualnet.dynamic_evaluation(model, stream, **settings))  # noqa: B023
+        taken = timed(lambda: dynamic(model, stream, 0.1))  # noqa: B023
         seconds["dynamic_evaluation, all", 1].append(taken)
     once, thrice = seconds["dynamic_evaluation, all", 1]
     seconds["dynamic_evaluation, all", 1] = [2 * steps * LENGTH / max(thrice - once, 1e-9)] * 2
