@@ -65,6 +65,10 @@ class DualnetConfig(PreTrainedConfig):
         self.use_cache = kwargs.pop("use_cache", True)
         super().__init__(**kwargs)
 
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing: the library would save this module itself, beside the one that imports it."""
+
 
 class StateCache(Cache):
     """The recurrent state after the tokens read so far, as the library's cache.
@@ -108,18 +112,20 @@ class _Network:
         self.model = LanguageModel.from_config(config)
         graph = self.model.graph.without_past_decode()
         self.variables = names_in(graph.core)
-        layers = (keras.layers.Embedding, Recurrence)
-        hidden = [layer.output for layer in graph.core.layers if isinstance(layer, layers)]
-        hidden = [tensor[0] if isinstance(tensor, list) else tensor for tensor in hidden]
+        kinds = (keras.layers.Embedding, Recurrence)
+        layers = [layer for layer in graph.core.layers if isinstance(layer, kinds)]
+        hidden = [keras.tree.flatten(layer.output)[0] for layer in layers]
+        hidden = [tensor for tensor in hidden if tensor is not graph.hidden]
         self.core = keras.Model(
             [graph.tokens, *graph.states],
-            [graph.word_logits, *graph.new_states, *hidden[:-1], graph.hidden],
+            [graph.word_logits, *graph.new_states, *hidden, graph.hidden],
         )
-        # A cache, and layers of a Keras model of one's own, know nothing of padding.
-        self.knows_padding = not (self.model.cache_size or has_own_core(self.model.arguments))
-        self.masked = with_masks(self.core) if self.knows_padding else None
+        self.masked: Any = None  # reads padding, whose id is -1
         if graph.padded:
             self.masked = self.core
+        # A cache, and layers of a Keras model of one's own, know nothing of padding.
+        elif not (self.model.cache_size or has_own_core(self.model.arguments)):
+            self.masked = with_masks(self.core)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Network":
         return self
@@ -218,6 +224,10 @@ class _Reading(PreTrainedModel):
         shows = output_hidden_states or self.config.output_hidden_states
         others = {"cache": cache if keeps else None, "hidden_states": hidden if shows else None}
         return logits, hidden[-1], is_token, others
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing, as `DualnetConfig`."""
 
     def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> None:
         super().save_pretrained(save_directory, *args, **kwargs)

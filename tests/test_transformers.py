@@ -95,7 +95,8 @@ def test_a_run_is_exported_for_transformers(cli, folder, tmp_path):
     names = {path.name for path in (tmp_path / "hf").iterdir()}
     assert names >= {"config.json", "model.safetensors", "tokenizer.json", "LICENSES_SOURCES"}
     card = (tmp_path / "hf" / "README.md").read_text()
-    for part in (run, "library_name: transformers", "2,294,880 parameters", "| test | 53.53 |"):
+    assert "CC BY-SA 3.0" in card and "| test | 53.53 |" in card
+    for part in (run, "library_name: transformers", "2,294,880 parameters", "WikiText-2"):
         assert part in card
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["vocab_size"] == 8001 and config["network"]["vocabulary"] is None
@@ -360,6 +361,34 @@ def test_the_trainer_fine_tunes_the_weights_of_both_libraries(opened, tmp_path):
     assert (tmp_path / "saved" / "modeling_dualnet.py").is_file()
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     np.testing.assert_array_equal(log_probabilities(again, tokenizer, text), found)
+
+
+@on_torch
+def test_a_model_that_remote_code_opened_is_saved_as_it_was(folder, opened, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+    model.save_pretrained(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        "config.json", "generation_config.json", "model.safetensors", "modeling_dualnet.py",
+    }  # fmt: skip
+    configs = [json.loads(Path(at, "config.json").read_text()) for at in (folder, tmp_path)]
+    assert configs[0]["auto_map"] == configs[1]["auto_map"]
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(again(ids).logits, opened[0](ids).logits)
+
+
+@on_torch
+def test_a_copy_keeps_weights_of_its_own(opened):
+    model, _ = opened
+    ids = torch.tensor([[1, 2, 3]])
+    before = model(ids).logits.detach()
+    other = copy.deepcopy(model).to(torch.float64)
+    with torch.no_grad():
+        for value in other.parameters():
+            value.zero_()
+    assert torch.equal(model(ids).logits, before)
+    assert not torch.allclose(other(ids).logits, before)
 
 
 @on_torch

@@ -148,7 +148,8 @@ def _model_card(model: LanguageModel) -> str:
     """Return the text of `README.md`: what the model is, read and scored, and its licence."""
     run = run_of(model)
     results, trained_on = ({}, {}) if run is None else (run.results, run.trained_on)
-    licensed = run is not None and (run.path / LICENCES).is_file()
+    licence = None if run is None else run.path / LICENCES
+    licensed = licence is not None and licence.is_file()
     name = model.name if run is None or not run.is_folder else run.path.name
     front = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [dualnet]"]
     front += ["license: other", f"license_link: {LICENCES}"] * licensed
@@ -166,8 +167,8 @@ def _model_card(model: LanguageModel) -> str:
         case = ", of lower-cased text" * tokenizer.lowercase
         lines += [f"The tokeniser ({tokenizer.kind}) has {len(tokenizer):,} units{case}."]
     lines += ["", "## Figures", "", *_figures(results), "", "## Licence", ""]
-    if licensed:
-        lines += [f"See [{LICENCES}]({LICENCES})."]
+    if licence is not None and licensed:
+        lines += ["```text", licence.read_text("utf-8").rstrip(), "```"]
     else:
         lines += ["Not stated. The licence of the training text may bind the weights, too."]
     return "\n".join(lines) + "\n"
