@@ -134,6 +134,7 @@ class Workshop:
         by_function = {
             "analysis.expert_shares": {"model": self.mixture},
             "analysis.favoured_words": {"model": self.gated, "words": "a"},
+            "analysis.hidden_states": {"model": self.model, "text": "a"},
             "analysis.learning_curves": {"runs": {"x": self.run}},
             "analysis.plot_learning_curves": {"runs": {"x": self.run}},
             "analysis.plot_expert_shares": {"shares": self.shares},

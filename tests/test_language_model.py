@@ -9,7 +9,8 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
-from tests.checks import assert_same, dtype_policy, few_elsewhere, once, total
+from dualnet.text import ByteTokenizer
+from tests.checks import assert_same, dtype_policy, few_elsewhere, once, strong, total
 from tests.conftest import nll, values
 
 JAX = keras.config.backend() == "jax"
@@ -103,6 +104,33 @@ def test_hidden_states_are_what_the_dual_layer_reads(tiny):
     second, _ = tiny.hidden_states(tokens[:, 2:], state)
     both = np.concatenate([ops.convert_to_numpy(part) for part in (first, second)], axis=1)
     np.testing.assert_allclose(both, ops.convert_to_numpy(hidden), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layers"),
+    [
+        ({"recurrent_layers": 2}, {"embedding": 4, "recurrence_1": 4, "recurrence_2": 4}),
+        ({"connection": "dual"}, {"embedding": 4, "recurrence_1": 4, "connection": 4}),
+        ({"recurrent_layers": 2, "skip_connections": True},
+         {"embedding": 4, "recurrence_1": 4, "recurrence_2": 4, "hidden": 4}),
+    ],
+)  # fmt: skip
+def test_the_hidden_states_of_all_layers_are_aligned_with_words(arguments, layers):
+    model = strong(language_model(257, units=4, **arguments), ByteTokenizer())
+    text = "two wörds\n"
+    found = dualnet.analysis.hidden_states(model, text, sequence_length=3)
+    assert found.words == ("two", "wörds", "<eos>") and found.starts.tolist() == [0, 3, 10]
+    assert {name: v.shape[1] for name, v in found.layers.items()} == layers
+    ids = np.append(model.vocabulary.eos_id, found.ids)
+    whole = model.hidden_states(ids[None], layers="all")
+    last = "hidden" if "hidden" in layers else [n for n in layers if n.startswith("rec")][-1]
+    np.testing.assert_array_equal(model.hidden_states(ids[None]), whole[last])
+    for name, vectors in found.layers.items():
+        np.testing.assert_allclose(vectors, ops.convert_to_numpy(whole[name])[0, 1:], atol=1e-5)
+        words = found.of_words()[name], found.of_words("mean")[name]
+        np.testing.assert_array_equal(words[0], vectors[[2, 9, 10]])
+        means = [part.mean(axis=0) for part in np.split(vectors, [3, 10])]
+        np.testing.assert_allclose(words[1], means, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow

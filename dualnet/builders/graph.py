@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from dualnet.layers import DOCOutput, Recurrence
+from dualnet.layers import DOCOutput, DualConnection, Recurrence
 
 
 def token_losses(logits, targets):
@@ -118,14 +118,27 @@ class Graph:
         return self.head(features, **arguments), states
 
     def hidden_states(self, tokens, states):
-        """Return `hidden` for tokens, float32 `(batch, time, units)`, and the new states."""
-        hidden, *states = self._reader_of_hidden([tokens, *states], training=False)
-        return ops.cast(hidden, "float32"), states
+        """Return `layer_outputs` for tokens, float32 `(batch, time, units)`, and the new states."""
+        outputs, states = self._reader_of_layers([tokens, *states], training=False)
+        return {name: ops.cast(output, "float32") for name, output in outputs.items()}, states
 
     @functools.cached_property
-    def _reader_of_hidden(self):
+    def layer_outputs(self):
+        """Return the outputs of embedding, recurrent layers and dual connection, by their names.
+
+        They are without dropout. Where `hidden` is none of them it is there, too, as "hidden".
+        """
+        kinds = (keras.layers.Embedding, Recurrence, DualConnection)
+        layers = [layer for layer in self.core.layers if isinstance(layer, kinds)]
+        outputs = {layer.name: keras.tree.flatten(layer.output)[0] for layer in layers}
+        if not any(output is self.hidden for output in outputs.values()):
+            outputs["hidden"] = self.hidden
+        return outputs
+
+    @functools.cached_property
+    def _reader_of_layers(self):
         inputs = [self.tokens, *self.states]
-        return keras.Model(inputs, [self.hidden, *self.new_states], name="hidden")
+        return keras.Model(inputs, (self.layer_outputs, self.new_states), name="layers")
 
     def without_past_decode(self):
         """Return this graph without the layer of past decoding, whose weights no logit needs."""

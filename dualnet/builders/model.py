@@ -284,7 +284,7 @@ class LanguageModel(ClearsAllGradients):
         tokens, state = self._as_inputs(tokens, () if state is None else state)
         return self.graph.logits(tokens, state, training=training)
 
-    def hidden_states(self, tokens, state=None):
+    def hidden_states(self, tokens, state=None, layers="last"):
         """Return the output of the recurrence for each token, without dropout.
 
         This is the output of the last recurrent layer, or with `skip_connections` the sum over
@@ -294,10 +294,13 @@ class LanguageModel(ClearsAllGradients):
         Args:
             tokens: As in `advance`.
             state: As in `advance`, or None for the zero state.
+            layers: "last", or "all" for the outputs of embedding, recurrent layers and dual
+                connection.
 
         Returns:
-            float32 `(batch, time, units)`; if `state` is given, a pair of this and the state
-            after the tokens.
+            float32 `(batch, time, units)`, with "all" a dict of them by the names of layers; if
+            `state` is given, a pair of this and the state after the tokens.
+            `dualnet.analysis.hidden_states` reads texts, and aligns them with words.
 
         Raises:
             ValueError: as `advance`.
@@ -309,8 +312,12 @@ class LanguageModel(ClearsAllGradients):
         >>> tuple(model.hidden_states([[1, 2, 3]]).shape)
         (1, 3, 4)
         """
+        check_choice("layers", layers, ("last", "all"))
         tokens, start = self._as_inputs(tokens, state)
         hidden, end = self.graph.hidden_states(tokens, start)
+        if layers == "last":
+            outputs = self.graph.layer_outputs
+            [hidden] = [hidden[name] for name in hidden if outputs[name] is self.hidden]
         return hidden if state is None else (hidden, end)
 
     def _as_inputs(self, tokens, state):
