@@ -119,8 +119,7 @@ class Learner:
     Args:
         model: `LanguageModel` or `TranslationModel`.
         adapt: str or list of str. Which weights learn, as for `dualnet.dynamic_evaluation`.
-            Learners of "connection", "matrix", "recurrent_matrix" and "output_bias" are read in one
-            batch.
+            Learners of "connection", "output_bias" and the matrices are read in one batch.
         statistics: For the rule "rms", the result of `gradient_statistics` with the same `adapt`.
         **settings: `rule`, `learning_rate`, `decay` (to the model's weights), `epsilon`, `beta_1`,
             `clipnorm` and `sequence_length`, as for `dualnet.dynamic_evaluation`. By default

@@ -209,7 +209,8 @@ class DynamicEvaluating(Reading, Learning):
             "recurrence", "output", "embedding"; names or patterns of `weight_names`, such as
             "recurrence_1/*"; "output_bias", added to the logits; "matrix" or "matrix:RANK", the
             adaptation matrix on what the output reads; "recurrent_matrix", likewise of a rank,
-            inside the last recurrent layer. Several are given as a list.
+            inside the last recurrent layer; "output_matrix:RANK", a difference of the output
+            matrix. Several are given as a list.
     """
 
     adapt: str | Sequence[str] | None = field(
@@ -430,8 +431,8 @@ class Exporting(Settings):
         tokens: The file tokens.txt of the recogniser, for "sherpa-onnx" alone.
     Args (learning while reading):
         learn: str or list of str. Which weights requests to a SavedModel teach, for each row of a
-            batch: "connection", "matrix", "recurrent_matrix", "output_bias" or several, as `adapt`
-            of `dualnet.Learner`. The rule is "sgd".
+            batch: "connection", "matrix:16", "output_bias" or several, as `adapt` of
+            `dualnet.Learner`. The rule is "sgd".
         learning_rate: float above 0. The default of a request; by default that of a shipped
             model's own figures, or of the rule, see `RULES`.
         decay: float, at least 0. The default pull to the model's weights.
