@@ -9,6 +9,10 @@ the processes see a GPU.
 
     gates       an LSTM with one product per gate, or a single one. Pojer's course report
                 has 26.61 s and 20.81 s in PyTorch, a ratio of 0.78, for sizes it does not give.
+    cells       the rewired LSTM beside the Mogrifier LSTM of the same size, rounds and rank; or,
+                without rounds, beside the LSTM
+    samples     the training of `lstm` with 2 layers of 200 units that reads each batch D times
+                (`dropout_samples`), by the kind of its output; the ratio over D is that of a sample
     outputs     the cross-entropy of a tied output, as one writes it down, or fused with the output
     experts     the losses of DOCOutput with all logits of the experts kept, or computed again in
                 the backward pass; and a step of the whole `awd_lstm_doc`
@@ -44,8 +48,22 @@ BATCH, TIME, LATENT_UNITS, WORDS = 12, 70, 280, 10_000  # of `experts`
 
 def gates(form, units, passes, batch=64, time=35):
     kind = layers.LSTMCell if form == "a single one" else layers.PerGateLSTMCell
+    return recurrent_step(kind(units), passes, batch, time)
+
+
+def cells(form, units, rounds, rank, batch=32, time=25):
+    kind = layers.MogrifierLSTMCell if rounds else layers.LSTMCell
+    if form == "rewired":
+        kind = layers.RewiredLSTMCell
+    options = {"rounds": rounds, "rank": rank} if rounds else {}
+    return recurrent_step(kind(units, capped_input_gate=True, **options), "training", batch, time)
+
+
+def recurrent_step(cell, passes, batch, time):
+    """Return a function that reads a segment with `cell`, and trains it in a training pass."""
+    units = cell.units
     sequence = keras.Input((time, units))
-    outputs, *_ = layers.Recurrence(kind(units))(sequence)
+    outputs, *_ = layers.Recurrence(cell)(sequence)
     # The mean over time needs every output, and little of it goes to the host.
     model = keras.Model(sequence, keras.layers.GlobalAveragePooling1D()(outputs))
     model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=is_jax())
@@ -67,6 +85,15 @@ def outputs(form, words, tokens=800, units=850):
         losses = ops.sparse_categorical_crossentropy(targets, layer(scaled), True)
     data = [normal(1, tokens, units), ids(words, 1, tokens)]
     return training_step(keras.Model([hidden, targets], losses), data)
+
+
+def samples(form, output, rows=32, columns=25):
+    experts = {"mixture": {"experts": 4}, "doc": {"experts": [0, 2, 2]}}.get(output, {})
+    model = zoo.build("lstm", units=200, recurrent_layers=2, **experts)
+    model.dropout_samples = int(form)
+    model.compile(keras.optimizers.Adam(), jit_compile=is_jax())
+    inputs, targets = (ids(WORDS, rows, columns) for _ in range(2))
+    return lambda: model.train_on_batch(inputs, targets)
 
 
 class KeepsAllLogits(layers.DOCOutput):
@@ -184,6 +211,13 @@ PARTS = {
     "gates": (gates, ("one per gate", "a single one"), [
         {"units": units, "passes": passes}
         for units in (200, 650, 1500) for passes in ("training", "forward")
+    ]),
+    "cells": (cells, ("the other", "rewired"), [
+        {"units": units, "rounds": rounds, "rank": rank}
+        for units, rank in ((200, 40), (650, 80), (912, 84)) for rounds in (5, 0)
+    ]),
+    "samples": (samples, ("1", "2", "4", "8"), [
+        {"output": output} for output in ("softmax", "mixture", "doc")
     ]),
     "outputs": (outputs, ("written down", "fused"), [
         {"words": words} for words in (10_000, 33_278, 267_735)

@@ -54,6 +54,10 @@ CASES = {
              note=NO_RECURRENT),
         Case("dlstm", "dlstm", "training", 32, 25, {"recurrent_dropout": 0.0},
              note=NO_RECURRENT),
+        *(Case(cell, "lstm", "training", 32, 25,
+               {"units": 600, "cell": cell, "rounds": 5, "rank": 80},
+               note="no card: one layer, else the recipe of lstm")
+          for cell in ("mogrifier_lstm", "rewired_lstm")),
         Case("awd_lstm", "awd_lstm", "training", 20, 70,
              note="every segment of 70 tokens; the averages of the weights are not on yet"),
         Case("awd_lstm_doc", "awd_lstm_doc", "training", 12, 70,
@@ -87,7 +91,7 @@ def tiny(case: Case) -> Case:
             **{key: value for key, value in case.overrides.items() if key != "units"},
             "units": 16,
             "vocabulary_size": 500,
-            **({"rank": 4} if "dual" in case.model else {}),
+            **({"rank": 4} if "dual" in case.model or "rank" in case.overrides else {}),
             **({"experts": [0, 0, 2, 3]} if "doc" in case.model else {}),
         },
         batch=min(case.batch, 4),
@@ -183,7 +187,7 @@ def _ours(case: Case) -> list[Setting]:
 
 
 def _torch(case: Case) -> list[Setting]:
-    kind = "eager" if case.model == "dual_mdlstm" else "lstm"
+    kind = "eager" if case.model == "dual_mdlstm" or "cell" in case.overrides else "lstm"
     # Heads of the mixture: all probabilities, those of the targets, or these in chunks.
     heads = ("all", "targets", "chunked") if case.model == "awd_lstm_doc" else ("",)
     found = []
@@ -198,7 +202,8 @@ def _torch(case: Case) -> list[Setting]:
                     Setting(f"torch-{how if compiled else kind}-{part}{precision}", "torch",
                             precision, options={"compile": "parts" * compiled, "head": head})
                 )  # fmt: skip
-    if not case.source and case.model not in ("awd_lstm", "awd_lstm_doc"):  # no weight dropout
+    # Neither with weight dropout nor with the rewired LSTM.
+    if not case.source and case.name not in ("awd_lstm", "awd_lstm_doc", "rewired_lstm"):
         for precision in PRECISIONS:
             found.append(
                 Setting(f"torch-plain-{precision}", "torch", precision, options={"plain": True})

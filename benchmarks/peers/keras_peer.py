@@ -61,8 +61,8 @@ class MogrifierCell(LSTMCell):
 
     def build(self, shape):
         size = shape[-1]
-        self.kernel = self.add_weight((size + self.units, 4 * self.units), name="kernel")
         self.bias = self.add_weight((4 * self.units,), "zeros", name="bias")
+        self.build_gates(size)
         self.parts = []
         for turn in range(1, self.rounds + 1):
             reads, gates = (self.units, size) if turn % 2 else (size, self.units)
@@ -73,6 +73,9 @@ class MogrifierCell(LSTMCell):
                     self.add_weight((gates,), "zeros", name=f"bias_{turn}"),
                 )
             )
+
+    def build_gates(self, size):
+        self.kernel = self.add_weight((size + self.units, 4 * self.units), name="kernel")
 
     def draw(self, x, training, generator):
         recurrent, between = self.rates
@@ -97,7 +100,34 @@ class MogrifierCell(LSTMCell):
                 x = gate * x
             else:
                 h = gate * h
+        return self.gated(x, h, c)
+
+    def gated(self, x, h, c):
         return self._out(ops.matmul(ops.concatenate([x, h], -1), self.kernel) + self.bias, c)
+
+
+class RewiredCell(MogrifierCell):
+    """The same rounds, then a step of the rewired LSTM."""
+
+    def build_gates(self, size):
+        units = self.units
+        self.kernel = self.add_weight((size + units, 2 * units), name="kernel")
+        self.forget_kernel = self.add_weight((2 * units, units), name="forget")
+        self.output_kernel = self.add_weight((units, units), name="output")
+
+    def gated(self, x, h, c):
+        b_i, b_f, b_j, b_o = ops.split(self.bias, 4)
+        i, j = ops.split(ops.matmul(ops.concatenate([x, h], -1), self.kernel), 2, axis=-1)
+        i, j = ops.sigmoid(i + b_i), ops.tanh(j + b_j)
+        f = ops.matmul(ops.concatenate([i * j, h], -1), self.forget_kernel)
+        f = ops.sigmoid(f + b_f)
+        c = f * c + ops.minimum(i, 1.0 - f) * j
+        shown = c if self.mask is None else c * self.mask
+        h = ops.sigmoid(ops.matmul(shown, self.output_kernel) + b_o) * ops.tanh(c)
+        return h, [h, c]
+
+
+CELLS = {"mogrifier_lstm": MogrifierCell, "rewired_lstm": RewiredCell}
 
 
 class Model(keras.Model):
@@ -124,8 +154,8 @@ class Model(keras.Model):
         self.recurrent, self.cells, self.rows = [], [], []
         for units in config["layers"]:
             cell = None
-            if config.get("cell") == "mogrifier_lstm":
-                cell = MogrifierCell(units, config)
+            if kind := CELLS.get(config.get("cell")):
+                cell = kind(units, config)
             elif config.get("recurrent_dropout"):
                 raise ValueError("written without dropout of the recurrent h of a plain LSTM")
             elif config.get("weight_dropout"):

@@ -63,14 +63,19 @@ def matrices(config: dict[str, Any]) -> Iterator[Matrix]:
             if number == 0:
                 yield Matrix(size, 4 * units)
             yield Matrix((size if number else fed) + units, 4 * units, "target step", 4 * units)
-        elif config.get("cell", "lstm") == "mogrifier_lstm":
+        elif config.get("cell", "lstm") in ("mogrifier_lstm", "rewired_lstm"):
             for turn in range(1, config["rounds"] + 1):
                 reads, gates = (units, size) if turn % 2 else (size, units)
                 if rank := config.get("rank"):
                     yield Matrix(reads, rank, "target step")
                 yield Matrix(rank or reads, gates, "target step", bias=gates)
             # The gated x is known step by step.
-            yield Matrix(size + units, 4 * units, "target step", bias=4 * units)
+            if config["cell"] == "mogrifier_lstm":
+                yield Matrix(size + units, 4 * units, "target step", bias=4 * units)
+            else:
+                yield Matrix(size + units, 2 * units, "target step", bias=2 * units)
+                yield Matrix(2 * units, units, "target step", bias=units)
+                yield Matrix(units, units, "target step", bias=units)
         else:
             yield Matrix(size, 4 * units)
             yield Matrix(units, 4 * units, "target step", bias=4 * units)

@@ -118,7 +118,7 @@ class MogrifierLSTM(nn.Module):
         self.step = mogrifier_step
         if options.get("compile") == "parts":
             self.step = torch.compile(mogrifier_step, dynamic=False)
-        self.kernel = nn.Parameter(torch.empty(size + units, 4 * units))
+        self.kernels = nn.ParameterList(torch.empty(shape) for shape in self.shapes(size, units))
         self.bias = nn.Parameter(torch.zeros(4 * units))
         self.left, self.right, self.gate_bias = (nn.ParameterList() for _ in range(3))
         rank = config["rank"]
@@ -127,6 +127,9 @@ class MogrifierLSTM(nn.Module):
             self.left.append(torch.empty(reads, rank))
             self.right.append(torch.empty(rank, gates))
             self.gate_bias.append(torch.zeros(gates))
+
+    def shapes(self, size, units):
+        return [(size + units, 4 * units)]
 
     def forward(self, x, h, c):
         recurrent, mogrifier = self.rates
@@ -140,12 +143,19 @@ class MogrifierLSTM(nn.Module):
             [each.to(kind) for each in (*parts[:3],)] + [parts[3]]
             for parts in zip(self.left, self.right, self.gate_bias, masks)
         ]
-        kernel, bias = self.kernel.to(kind), self.bias.to(kind)
+        kernels, bias = [kernel.to(kind) for kernel in self.kernels], self.bias.to(kind)
         outputs = []
         for each in x.unbind(0):
-            h, c = self.step(each, h, c, kernel, bias, rounds, mask)
+            h, c = self.step(each, h, c, kernels, bias, rounds, mask)
             outputs.append(h)
         return torch.stack(outputs), h, c
+
+
+class RewiredLSTM(MogrifierLSTM):
+    """The same rounds, then a step of the rewired LSTM."""
+
+    def shapes(self, size, units):
+        return [(size + units, 2 * units), (2 * units, units), (units, units)]
 
 
 def _mask(like, size, rate):
@@ -155,8 +165,8 @@ def _mask(like, size, rate):
     return mask.bernoulli_(1 - rate).div_(1 - rate)
 
 
-def mogrifier_step(x, h, c, kernel, bias, rounds, mask):
-    kind = kernel.dtype
+def mogrifier_step(x, h, c, kernels, bias, rounds, mask):
+    kind = bias.dtype
     if mask is not None:
         h = h * mask
     x, h = x.to(kind), h.to(kind)
@@ -169,9 +179,23 @@ def mogrifier_step(x, h, c, kernel, bias, rounds, mask):
             x = gate * x
         else:
             h = gate * h
-    i, f, j, o = torch.addmm(bias, torch.cat((x, h), 1), kernel).float().chunk(4, 1)
+    if len(kernels) > 1:
+        return rewired_gates(x, h, c, kernels, bias, mask)
+    i, f, j, o = torch.addmm(bias, torch.cat((x, h), 1), *kernels).float().chunk(4, 1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(j)
     return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def rewired_gates(x, h, c, kernels, bias, mask):
+    gates, forget, output = kernels
+    b_ij, b_f, b_o = bias.split([2 * h.shape[1], h.shape[1], h.shape[1]])
+    i, j = torch.addmm(b_ij, torch.cat((x, h), 1), gates).float().chunk(2, 1)
+    i, j = torch.sigmoid(i), torch.tanh(j)
+    f = torch.addmm(b_f, torch.cat(((i * j).to(h.dtype), h), 1), forget).float().sigmoid()
+    c = f * c + torch.minimum(i, 1 - f) * j
+    shown = c if mask is None else c * mask
+    o = torch.addmm(b_o, shown.to(h.dtype), output).float().sigmoid()
+    return o * torch.tanh(c), c
 
 
 class Softmax(nn.Module):

@@ -15,6 +15,7 @@ from peers.torch_layers import (
     MogrifierLSTM,
     PlainLSTM,
     PlainMogrifierLSTM,
+    RewiredLSTM,
     Softmax,
     dropped,
 )
@@ -31,7 +32,11 @@ class Model(nn.Module):
         size = config["embedding_units"]
         self.embedding = nn.Parameter(torch.empty(config["vocabulary_size"], size))
         kinds = {
-            False: {"lstm": LSTM, "mogrifier_lstm": MogrifierLSTM},
+            False: {
+                "lstm": LSTM,
+                "mogrifier_lstm": MogrifierLSTM,
+                "rewired_lstm": RewiredLSTM,
+            },
             True: {"lstm": PlainLSTM, "mogrifier_lstm": PlainMogrifierLSTM},
         }
         kind = kinds[options.get("plain", False)][config.get("cell", "lstm")]
