@@ -27,6 +27,7 @@ from hypothesis import settings
 import dualnet
 from dualnet import corpora, zoo
 from dualnet._files import write_whole
+from dualnet.builders import LanguageModel
 from dualnet.training import recorder
 from tests import reference
 from tests.commands import CommandLine
@@ -39,10 +40,11 @@ if keras.config.backend() != "tensorflow":
     # Words, files, cards, rules and counts, which no backend has a part in; and the command line,
     # searches, pages, rescoring and the demo, made of parts that have tests of their own on each.
     ON_TENSORFLOW_ALONE = (
-        "allocator analysis cli* columns corpora corpora_batches corpora_cached_ids corpora_pairs "
-        "demo docstrings files_of_* fuzz links lm_eval look* memory minimal_pairs misuse "
-        "notebooks pages peers pretrained quiet requests rescoring resume_kills schedules "
-        "serving* sherpa_onnx step_size text toml translations trees tuning* wheel zoo"
+        "alignments allocator analysis cli* columns comparison corpora corpora_batches "
+        "corpora_cached_ids corpora_pairs demo docstrings files_of_* fuzz links lm_eval look* "
+        "memory minimal_pairs misuse notebooks pages peers pretrained quiet requests rescoring "
+        "resume_kills schedules serving* sherpa_onnx step_size surprisal text toml translations "
+        "trees tuning* wheel zoo"
     )
     collect_ignore_glob = [f"test_{name}.py" for name in ON_TENSORFLOW_ALONE.split()]
     # The slow tests that the other backends run, too: those of layers, of how they are put
@@ -58,10 +60,11 @@ if keras.config.backend() != "tensorflow":
 SAME_ON_EACH = re.compile(r"refused|_(is|are)_told|_cannot_be|_manual")
 # The files that take longest, begun first: at the end, no worker is left alone with one of them.
 LONGEST = [
-    "pages", "notebooks", "misuse", "serving", "tuning_kills", "resume", "resume_kills",
-    "cli_translation", "pretrained", "combinations", "cli", "adaptation", "layers_cells",
-    "recurrence", "attention", "training", "language_model", "averaging", "cli_rescoring",
-    "rescoring", "own_parts", "docstrings", "fuzz", "demo", "look", "step_size",
+    "pages", "notebooks", "misuse", "serving", "cli_translation", "tuning_kills", "resume",
+    "resume_kills", "pretrained", "combinations", "cli", "docstrings", "adaptation",
+    "layers_cells", "cli_rescoring", "training", "translation", "averaging", "zoo",
+    "serving_bpe", "rescoring", "language_model", "recurrence", "attention", "own_parts",
+    "step_size", "cli_text", "fuzz", "demo", "look",
 ]  # fmt: skip
 
 
@@ -79,6 +82,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+if keras.config.backend() == "tensorflow":
+    import tensorflow as tf
+
+    # To optimise a graph takes a fifth of its first call, and most graphs are called a few times.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 # A traced model is many objects that live on, which the collector would count again and again.
 gc.set_threshold(100_000, 50, 100)
 
@@ -157,6 +165,14 @@ def curves_of_training_are_drawn_once(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def steps_of_learners_are_not_compiled():
+    """A step of a shipped model takes less time than its compilation, which notebooks show."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dualnet.adaptation.learner.LEAST_WEIGHTS", 10**9)
+        yield
+
+
 @pytest.fixture
 def pictures(monkeypatch):
     """The figures that are saved."""
@@ -197,6 +213,21 @@ def without_tracing():
         yield
         tf.config.run_functions_eagerly(False)
     else:
+        yield
+
+
+@pytest.fixture(scope="module")
+def short_fits_are_not_traced():
+    """Let `fit` take its steps alone on TensorFlow, where a dozen takes less than one trace."""
+    fit = LanguageModel.fit
+
+    def short(self, x=None, *arguments, **keywords):
+        steps = keywords.get("steps_per_epoch") or (len(x) if hasattr(x, "__len__") else 99)
+        self.run_eagerly = steps <= 6 and keras.config.backend() == "tensorflow"
+        return fit(self, x, *arguments, **keywords)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LanguageModel, "fit", short)
         yield
 
 

@@ -19,9 +19,9 @@ from dualnet import runs
 from dualnet.runs import Run
 from dualnet.training import Recipe, checkpoints, recorder, start
 from dualnet.training.interrupts import Stopped
-from tests.checks import assert_same, edit_card, few_elsewhere, limited_files, once
+from tests.checks import UNTRACED, assert_same, edit_card, few_elsewhere, limited_files, once
 
-pytestmark = pytest.mark.slow
+pytestmark = [*UNTRACED, pytest.mark.slow]
 
 SETTINGS = {
     "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 3, "learning_rate": 0.01,
@@ -292,7 +292,7 @@ def test_a_full_disk_while_saving_leaves_earlier_files_untouched(corpus, tmp_pat
     {"optimizer": "rectified_adam", "dropout_samples": 3, "averaging": "two_tailed"},
     {"dtype_policy": "mixed_float16", "optimizer": "sgd"},
     {"dtype_policy": "mixed_bfloat16", "optimizer": "adam"},
-], 2))  # fmt: skip
+], 1))  # fmt: skip
 def test_a_run_of_any_precision_and_optimizer_resumes_bit_for_bit(corpus, tmp_path, changes):
     settings = {**SETTINGS, "epochs": 2, **changes}
     whole = train(corpus, tmp_path / "whole", settings)

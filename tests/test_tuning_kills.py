@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 from matplotlib.image import imread
 
 from dualnet import tuning
@@ -21,6 +22,14 @@ from tests.searches import epochs_of, history_of, in_this_process, rows, write_j
 pytestmark = pytest.mark.slow
 
 TOO_LONG = 300  # seconds, after which what should have happened has not
+
+
+@pytest.fixture(scope="module", autouse=True)
+def graphs_are_optimised():
+    """As in the processes of trials, whose numbers are compared with those of this one."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def until(reached, *processes):
@@ -93,7 +102,7 @@ def killed(folder, tmp_path_factory):
     """A search of which a trial was killed, then the search, and which then went on."""
     path = tmp_path_factory.mktemp("killed")
     output = path / "DIR"
-    job = write_job(path, batch_size=4, max_trials=3, epochs=10)
+    job = write_job(path, batch_size=4, max_trials=2, epochs=10)
     options = ("--corpus", folder, "--workers", 2, "--checkpoint-steps", 5, "--json", "--quiet")
     noted = {"folder": output}
     search = begin(job, output, *options)
@@ -132,10 +141,10 @@ def killed(folder, tmp_path_factory):
 def test_a_search_goes_on_after_kills_with_nothing_lost_and_nothing_twice(killed):
     assert killed["code"] == 0, killed["err"]
     state = state_of(killed["folder"])
-    assert sorted(state["start_order"]) == sorted(state["end_order"]) == ["0", "1", "2"]
+    assert sorted(state["start_order"]) == sorted(state["end_order"]) == ["0", "1"]
     table = rows(killed["folder"] / "trials.csv")
-    assert [row["status"] for row in table] == ["completed"] * 3
-    assert [row["epochs"] for row in table] == ["10"] * 3
+    assert [row["status"] for row in table] == ["completed"] * 2
+    assert [row["epochs"] for row in table] == ["10"] * 2
     for row in table:
         assert epochs_of(killed["folder"] / "trials" / row["trial"]) == list(range(1, 11))
 
@@ -157,7 +166,7 @@ def test_workers_run_trials_side_by_side_without_a_port(killed):
 def test_standard_output_holds_the_results_alone(killed):
     results = json.loads(killed["out"])
     assert results == json.loads((killed["folder"] / "results.json").read_text())
-    assert results["trials"] == {"completed": 3} and results["seed"] == 3
+    assert results["trials"] == {"completed": 2} and results["seed"] == 3
     table = rows(killed["folder"] / "trials.csv")
     least = min(table, key=lambda row: float(row["val_perplexity"]))
     assert results["best"]["trial"] == least["trial"]
