@@ -23,17 +23,19 @@ OUTPUTS = {
 RECIPES = {
     "nadam": {"optimizer": "nadam"},
     "asgd": {"optimizer": "sgd", "averaging": "asgd", "length_deviation": 2.0},
-    "adam_sum": {"optimizer": "adam", "loss_reduction": "sum", "weight_decay": 1e-3},
-    "mean": {"optimizer": "adam", "averaging": "mean", "global_clipnorm": 0.5},
+    "adam": {
+        "optimizer": "adam", "loss_reduction": "sum", "weight_decay": 1e-3, "averaging": "mean",
+        "global_clipnorm": 0.5,
+    },
     "sentences": {"optimizer": "sgd", "batching": "sentences"},
-}
+}  # fmt: skip
 STATIONS = {
     "cell": sorted(CELLS),
     "connection": ["plain", "dual", "dual_without_input"],
     "output": list(OUTPUTS),
     "gate": ["none", "input", "input_and_hidden", "lstm"],
     "recipe": list(RECIPES),
-    "evaluation": ["samples", "nadam", "rms", "cache", "by_sentence"],
+    "evaluation": ["samples", "rms", "cache", "by_sentence"],
 }
 IMPOSSIBLE = {(("recipe", "sentences"), ("evaluation", "cache"))}  # a cache reaches across them
 
@@ -66,7 +68,8 @@ def pairs_of(row):
 
 
 ROWS = rows_of_all_pairs()
-TRIED = few_elsewhere(ROWS, 4)
+# On the others the cell that compiles fastest.
+TRIED = few_elsewhere(sorted(ROWS, key=lambda row: row["cell"] != "lstm"), 4)
 
 
 def test_the_rows_hold_every_pair_of_choices():
@@ -76,7 +79,7 @@ def test_the_rows_hold_every_pair_of_choices():
     )
     assert len(seen - IMPOSSIBLE) == expected - len(IMPOSSIBLE)
     assert not seen & IMPOSSIBLE
-    assert len(ROWS) <= 6 * len(CELLS)  # the fewest are 5: each cell is evaluated in every way
+    assert len(ROWS) <= 5 * len(CELLS)  # the fewest are 4: each cell is evaluated in every way
 
 
 def built(row, words):
@@ -116,13 +119,13 @@ def trained(model, row, corpus):
 def evaluated(model, row, corpus):
     tokens = corpus.test[:7]
     how = row["evaluation"]
-    if how in ("nadam", "rms"):
-        extra = {}
-        if how == "rms":
-            extra["statistics"] = dualnet.gradient_statistics(
-                model, corpus.train[:9], batch_size=2, sequence_length=3
-            )
-        return dualnet.dynamic_evaluation(model, tokens, rule=how, sequence_length=3, **extra)
+    if how == "rms":
+        statistics = dualnet.gradient_statistics(
+            model, corpus.train[:9], batch_size=2, sequence_length=3
+        )
+        return dualnet.dynamic_evaluation(
+            model, tokens, rule=how, sequence_length=3, statistics=statistics
+        )
     if how == "cache":
         return dualnet.evaluate(dualnet.with_cache(model, size=4), tokens)
     if how == "samples":

@@ -534,7 +534,7 @@ def of_samples(model, batches, count):
         yield -np.log(np.exp(-losses).mean(axis=0)).mean()
 
 
-@pytest.mark.parametrize("output", few_elsewhere(OUTPUTS, 2))
+@pytest.mark.parametrize("output", few_elsewhere(OUTPUTS))
 def test_the_loss_of_dropout_samples_is_that_of_the_mean_of_their_probabilities(corpus, output):
     words = len(corpus.vocabulary)
     places = {f"{place}_dropout": 0.4 for place in ("input", "recurrent", "output")}
