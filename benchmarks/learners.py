@@ -4,7 +4,7 @@ Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--tokens 160
        [--adapt WEIGHTS ...] [--rule sgd] [--rate 0.3] [--rows 1 8 64] [--repeats 5]
        [--output FILE] [--quick]
 
-The validation text of the corpus (by default that of the RUN) is read with fixed weights, with a
+The validation text of the corpus (by default python-reference) is read with fixed weights, with a
 neural cache, and with learners of each choice of weights by `rule`, a step every 20 tokens, at
 learning rates a factor of about 3 apart, from `rate` up, or down if that is worse, until one is
 worse: printed are the best perplexity, its rate, and the share of the gain in nats of all weights

@@ -60,7 +60,7 @@ nitpick_ignore_regex = [("py:.*", r"(?!dualnet\.).*"), ("py:class", ".*")]
 ROOMS = (
     "layers", "text", "corpora", "builders", "runs", "zoo", "evaluation", "adaptation",
     "generation", "training", "tuning", "analysis", "looking", "rescoring", "serving", "lm_eval",
-    "devices",
+    "ray", "devices",
 )  # fmt: skip
 EQUATION = re.compile(r"[^`.:]{1,40} = ")
 ALIGNED = re.compile(r"\S {2,}\S")

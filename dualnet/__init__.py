@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dualnet import corpora as corpora
     from dualnet import layers as layers
     from dualnet import lm_eval as lm_eval
+    from dualnet import ray as ray
     from dualnet import tuning as tuning
     from dualnet import zoo as zoo
     from dualnet._checks import ArgumentError as ArgumentError
@@ -73,7 +74,7 @@ __all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(f"dualnet.{_FUNCTIONS[name]}"), name)
-    if name in _MODULES or name == "lm_eval":  # its package is an extra, so `*` leaves it out
+    if name in _MODULES or name in ("lm_eval", "ray"):  # of extras, so `*` leaves them out
         return importlib.import_module(f"dualnet.{name}")
     raise AttributeError(f"module 'dualnet' has no attribute {name!r}")
 

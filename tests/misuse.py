@@ -61,7 +61,7 @@ TENSORS = {
     ("generation.beam_search", "states"),
 }  # fmt: skip
 # Made by functions, not by users, of parts that are no values.
-LEFT_OUT = {"LanguageModel", "TranslationModel", "HyperModel", "Tokenizer", "DualnetLM"}
+LEFT_OUT = {"LanguageModel", "TranslationModel", "HyperModel", "Tokenizer", "DualnetLM", "Scorer"}
 
 
 NEW = object()  # a path that nothing has

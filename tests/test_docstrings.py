@@ -18,8 +18,8 @@ ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",
     "dualnet.corpora", "dualnet.devices", "dualnet.evaluation", "dualnet.generation",
     "dualnet.layers", "dualnet.learners", "dualnet.lm_eval", "dualnet.looking",
-    "dualnet.rescoring", "dualnet.runs", "dualnet.serving", "dualnet.text", "dualnet.training",
-    "dualnet.tuning", "dualnet.zoo",
+    "dualnet.ray", "dualnet.rescoring", "dualnet.runs", "dualnet.serving", "dualnet.text",
+    "dualnet.training", "dualnet.tuning", "dualnet.zoo",
 )  # fmt: skip
 MODULES = sorted(
     module.name
