@@ -1,15 +1,22 @@
 """Measures the time and memory that reading a large text and training on it take.
 
 Usage: python benchmarks/large_text.py [--gigabytes 1] [--steps 1000] [--folder FOLDER]
+       python benchmarks/large_text.py --score FILE [--run RUN] [--workers 1 2] [--suffix jsonl]
 Generates a text of 50,000 made-up words, runs each part of the work in a process of its own, and
 prints one table. "processor" is the time that all cores together took for the part, its imports
 included. Fails if the peak memory of a part exceeds 1 GB.
+
+With --score, a RUN scores FILE instead, in one process and in two, each of which has a shard of its
+own; "processor" and "peak MB" are those of the process that has most.
 """
 
 import functools
+import json
+import math
 import multiprocessing
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -146,8 +153,43 @@ def measured(name, folder, steps):
             f"{unit:<9}{peak:>8.0f}  {note}"), peak  # fmt: skip
 
 
+def score(options):
+    """Score a text with so many processes as asked for, and print a row for each number."""
+    size = options.score.stat().st_size / 1e6
+    print(f"{size:.1f} MB of text by {options.run}; {os.cpu_count()} cores, {versions()}")
+    print(f"{'workers':<8}{'seconds':>8}{'processor':>10}{'tokens':>13}{'tokens/s':>10}"
+          f"{'perplexity':>11}{'peak MB':>8}{'output MB':>10}", flush=True)  # fmt: skip
+    for workers in options.workers:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            began = time.perf_counter()
+            processes = []
+            for i in range(1, workers + 1):
+                command = [sys.executable, "-m", "dualnet", "score", options.run, options.score]
+                command += ["--shard", f"{i}/{workers}", "--json"]
+                command += ["--output", f"{folder}/{i}.{options.suffix}"]
+                processes.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+            totals = [json.loads(process.stdout.read()) for process in processes]
+            used = [os.wait4(process.pid, 0)[2] for process in processes]
+            seconds = time.perf_counter() - began
+            written = sum(each.stat().st_size for each in Path(folder).rglob("*") if each.is_file())
+        tokens = sum(each["tokens"] for each in totals)
+        perplexity = math.exp(-sum(each["log_probability"] for each in totals) / tokens)
+        processor = max(each.ru_utime + each.ru_stime for each in used)
+        peak = max(each.ru_maxrss for each in used) * 1024 / 1e6
+        speed = f"{tokens:>13,}{tokens / seconds:>10,.0f}{perplexity:>11.4f}"
+        memory_used = f"{peak:>8.0f}{written / 1e6:>10.1f}"
+        print(f"{workers:<8}{seconds:>8.1f}{processor:>10.1f}{speed}{memory_used}", flush=True)
+
+
 def main():
-    options = options_of(__doc__, gigabytes=1.0, steps=1000, folder=Path)
+    options = options_of(
+        __doc__, gigabytes=1.0, steps=1000, folder=Path, score=Path, run="dual_lstm.wikitext-2",
+        workers=[1, 2], suffix="jsonl",
+    )  # fmt: skip
+    if options.score:
+        options.workers = [*map(int, options.workers)]
+        score(options)
+        return
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         text = Path(folder) / "text"
         text.mkdir()
