@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import checked, finite
+from dualnet._checks import ArgumentError, checked, finite, is_number
 from dualnet.evaluation.arguments import check_tokens, perplexity_of_mean
 from dualnet.text import UNK, Tokenizer
 
@@ -118,6 +118,8 @@ def comparable(
     >>> figures.bits_per_byte, figures.bits_per_character, round(figures.perplexity_per_word)
     (2.0, 2.4, 4096)
     """
+    if not is_number(total_nats):
+        raise ArgumentError("total_nats", "must be a number.", total_nats=total_nats)
     several = isinstance(ids, (list, tuple)) and any(map(np.ndim, ids))
     texts = (totals_of(tokenizer, text, 0.0) for text in (ids if several else [ids]))
     totals = sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses))
