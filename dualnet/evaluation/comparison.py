@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked, finite, is_number
+from dualnet._checks import ArgumentError, check_ids, checked, finite, is_number
 from dualnet.evaluation.arguments import check_tokens, perplexity_of_mean
 from dualnet.text import UNK, Tokenizer
 
@@ -120,6 +120,8 @@ def comparable(
     """
     if not is_number(total_nats):
         raise ArgumentError("total_nats", "must be a number.", total_nats=total_nats)
+    if not np.ndim(ids):
+        check_ids("ids", ids)  # which refuses it
     several = isinstance(ids, (list, tuple)) and any(map(np.ndim, ids))
     texts = (totals_of(tokenizer, text, 0.0) for text in (ids if several else [ids]))
     totals = sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses))
