@@ -124,7 +124,7 @@ def test_the_hidden_states_of_all_layers_are_aligned_with_words(arguments, layer
     ids = np.append(model.vocabulary.eos_id, found.ids)
     whole = model.hidden_states(ids[None], layers="all")
     last = "hidden" if "hidden" in layers else [n for n in layers if n.startswith("rec")][-1]
-    np.testing.assert_array_equal(model.hidden_states(ids[None]), whole[last])
+    assert_same([model.hidden_states(ids[None])], [whole[last]])
     for name, vectors in found.layers.items():
         np.testing.assert_allclose(vectors, ops.convert_to_numpy(whole[name])[0, 1:], atol=1e-5)
         words = found.of_words()[name], found.of_words("mean")[name]

@@ -120,7 +120,8 @@ class Graph:
     def hidden_states(self, tokens, states):
         """Return `layer_outputs` for tokens, float32 `(batch, time, units)`, and the new states."""
         outputs, states = self._reader_of_layers([tokens, *states], training=False)
-        return {name: ops.cast(output, "float32") for name, output in outputs.items()}, states
+        # In order: not every backend keeps it.
+        return {n: ops.cast(outputs[n], "float32") for n in self.layer_outputs}, states
 
     @functools.cached_property
     def layer_outputs(self):
