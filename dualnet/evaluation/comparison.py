@@ -120,9 +120,10 @@ def comparable(
     """
     if not is_number(total_nats):
         raise ArgumentError("total_nats", "must be a number.", total_nats=total_nats)
-    if not np.ndim(ids):
+    is_list = isinstance(ids, (list, tuple))
+    if not is_list and not np.ndim(ids):
         check_ids("ids", ids)  # which refuses it
-    several = isinstance(ids, (list, tuple)) and any(map(np.ndim, ids))
+    several = is_list and any(map(np.ndim, ids))
     texts = (totals_of(tokenizer, text, 0.0) for text in (ids if several else [ids]))
     totals = sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses))
     return totals.comparable()
