@@ -65,7 +65,7 @@ def hidden_states(
     split_punctuation: bool = False,
     sequence_length: int | None = None,
 ) -> HiddenStates:
-    """Return what each layer of `model` computes for the words of `text`, without dropout.
+    """Return the outputs of all layers of `model` for the words of `text`, without dropout.
 
     The text is read after `<eos>`, as `dualnet.surprisal` does. The vector of a token is from
     after it was read: it predicts the next one.

@@ -158,7 +158,7 @@ def _entry(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _around(options: Score, scorer: Any) -> tuple[str, str]:
-    """Return what --json prints before and after the list of texts."""
+    """Return the parts of --json before and after the list of texts."""
     figures = _figures(options, scorer)
     first = {name: figures.pop(name) for name in ("perplexity", "tokens")}
     return f'{as_json(first)[:-1]}, "texts": [', f"], {as_json(figures)[1:]}"
