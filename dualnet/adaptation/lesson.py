@@ -116,6 +116,7 @@ class Lesson(Reader):
             return super().predict_on_batch(x)
 
     def predict_step(self, *args: Any) -> Any:
+        # Not a reader's, which is without gradients: `learn` says what needs none.
         return super(Reader, self).predict_step(*args)
 
     def values(self) -> list[tuple[Any, Any]]:
