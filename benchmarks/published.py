@@ -7,7 +7,8 @@ The queue is benchmarks/published.toml. The runs of a group take turns of a few 
 that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
 epoch and run, and `GROUP.png`, the validation perplexities with the published figures as
 lines. A model that translates is measured at the end: its RUN holds the translations of valid
-and test, with a beam of 5, and `bleu.json`, in both protocols. Ctrl-C or SIGTERM finishes the
+and test, with a beam of 5, and `bleu.json`, in both protocols. Groups that choose settings stop at
+the perplexities on valid. Ctrl-C or SIGTERM finishes the
 step under way, saves and stops; the same command resumes, also after a kill.
 Several commands may share OUTPUT, one for each core: none takes a run that another has. One that
 is started with `nice` yields to all other work, also where Linux shares cores by session.
@@ -95,6 +96,11 @@ class Run:
         bleu = _read(self.folder(output) / "bleu.json")
         return {**results, **bleu} if bleu else {}
 
+    def is_finished(self, output: Path) -> bool:
+        if self.group.chooses:
+            return len(self.history(output)) == self.settings["epochs"]
+        return bool(self.results(output))
+
     def train(self, output: Path, epochs: int) -> None:
         """Train up to `epochs` epochs, and evaluate after the last epoch of the run."""
         folder = self.folder(output)
@@ -108,7 +114,7 @@ class Run:
                 output=folder,
                 seed=self.seed,
                 resume=resume,
-                evaluate=epochs == self.settings["epochs"],
+                evaluate=epochs == self.settings["epochs"] and not self.group.chooses,
                 **settings,
             )
         if self.group.translates and _read(folder / "results.json"):
@@ -124,6 +130,7 @@ class Group:
         tokenizer: str or None. Name of the tokeniser's file in that folder.
         source, target: str or None. Languages of the pairs.
         lowercase: bool. Whether the pairs are lower-cased.
+        chooses: bool. Whether the runs choose settings, so that nothing may read the test split.
     """
 
     name: str
@@ -134,6 +141,7 @@ class Group:
     source: str | None = None
     target: str | None = None
     lowercase: bool = False
+    chooses: bool = False
     runs: list[Run] = field(default_factory=list)
 
     @property
@@ -160,7 +168,7 @@ class Group:
             folder = run.folder(output)
             folder.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(filelock.Timeout), filelock.FileLock(f"{folder}.lock", 0):
-                if not run.results(output):
+                if not run.is_finished(output):
                     slices = self._slices(run, output) + 1
                     epochs = min(run.settings["epochs"], slices * self.epochs_per_slice)
                     print(f"{self.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
