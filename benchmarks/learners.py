@@ -2,7 +2,7 @@
 
 Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--tokens 16000]
        [--adapt WEIGHTS ...] [--rule sgd] [--rate 0.3] [--rows 1 8 64] [--repeats 5]
-       [--output FILE] [--quick]
+       [--dtype-policy mixed_bfloat16] [--output FILE] [--quick]
 
 The validation text of the corpus (by default python-reference) is read with fixed weights, with a
 neural cache, and with learners of each choice of weights by `rule`, a step every 20 tokens, at
@@ -22,6 +22,7 @@ import datetime
 import time
 from pathlib import Path
 
+import keras
 import numpy as np
 from options import options_of
 from peers.report import commit, processor, threads
@@ -40,8 +41,9 @@ LENGTH = 20
 def main() -> None:
     options = options_of(
         __doc__, run="dual_lstm.wikitext-2", corpus=str, tokens=16000, adapt=CHOICES, rule="sgd",
-        rate=0.3, rows=[1, 8, 64], repeats=5, output=Path, quick=False,
+        rate=0.3, rows=[1, 8, 64], repeats=5, dtype_policy="float32", output=Path, quick=False,
     )  # fmt: skip
+    keras.config.set_dtype_policy(options.dtype_policy)
     model = dualnet.load(options.run)
     corpus = options.corpus or "python-reference"
     tokens = dualnet.corpora.load(corpus, vocabulary=model.vocabulary).valid
@@ -70,7 +72,7 @@ def main() -> None:
     rate, learnt = best(lambda rate: dynamic(model, tokens, rate), 0.1)
     number = sum(np.prod(weight.shape, dtype=int) for weight in model.trainable_weights)
     say(f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; {options.rule}, "
-        f"a step every {LENGTH} tokens; dualnet at {commit()}")  # fmt: skip
+        f"a step every {LENGTH} tokens, {options.dtype_policy}; dualnet at {commit()}")  # fmt: skip
     say(f"{processor()}, {threads()} threads\n")
     say(f"{'what learns':28} {'weights':>10} {'bytes':>10} {'rate':>6} {'perplexity':>10} "
         f"{'share':>6}")  # fmt: skip

@@ -13,7 +13,7 @@ from dualnet.layers import adaptation_matrix
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
 from tests import reference
-from tests.checks import array, assert_same, strong
+from tests.checks import array, assert_same, dtype_policy, strong
 from tests.conftest import nll, values
 
 WORDS, UNITS, LENGTH = 7, 3, 4
@@ -175,6 +175,20 @@ def test_rms_and_clipping_equal_dynamic_evaluation(model, ids):
         np.testing.assert_allclose(
             one.read(ids[0]).token_losses, expected.token_losses, rtol=1e-4, atol=1e-5
         )
+
+
+def test_the_global_dtype_policy_does_not_round_what_learns(ids):
+    scores = {}
+    for policy in ("float32", "mixed_bfloat16"):
+        with dtype_policy("mixed_bfloat16"):
+            model = strong(zoo.build("dual_lstm", vocabulary_size=WORDS, units=UNITS), VOCABULARY)
+        with dtype_policy(policy):  # the model's is mixed in any case
+            one = learner(model)
+            losses = [one.read(ids[0]).token_losses]
+            settings = {"rule": "sgd", "learning_rate": RATE, "sequence_length": LENGTH}
+            losses.append(dualnet.dynamic_evaluation(model, ids[0], **settings).token_losses)
+        scores[policy] = [one._state.memory, *losses]
+    assert_same(scores["mixed_bfloat16"], scores["float32"])
 
 
 # --- many of them

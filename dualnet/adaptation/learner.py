@@ -26,7 +26,8 @@ class SegmentLearner(ClearsAllGradients):
     """
 
     def __init__(self, graph: Graph, batch_size: int, **kwargs: Any) -> None:
-        super().__init__(autocast=False, **kwargs)  # `temperature` stays float32
+        # `temperature` and states stay float32, whatever the global policy.
+        super().__init__(dtype="float32", autocast=False, **kwargs)
         self.graph = graph.without_past_decode()
         self.core = self.graph.core
         self.stream_state = StreamState([int(state.shape[-1]) for state in graph.states])

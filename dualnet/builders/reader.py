@@ -39,7 +39,8 @@ class Reader(keras.Model):
     """
 
     def __init__(self, graph: Graph, question: Question, **kwargs: Any) -> None:
-        super().__init__(autocast=False, **kwargs)  # the states stay float32 under every policy
+        # States and values of weights stay float32, whatever the global policy.
+        super().__init__(dtype="float32", autocast=False, **kwargs)
         self.graph = graph.without_past_decode()
         self.core, self.encoder = self.graph.core, self.graph.encoder
         self.question = question
