@@ -52,8 +52,8 @@ if keras.config.backend() != "tensorflow":
     SLOW_ON_EACH = {
         "adaptation", "averaging", "bucketing", "combinations", "encoder_decoder",
         "evaluation_modes", "language_model", "layers", "layers_cells", "layers_mixture",
-        "learners_compiled", "recurrence", "regularisers", "resume", "transformers",
-        "wrapped_models",
+        "learners_compiled", "recurrence", "regularisers", "resume", "training_callbacks",
+        "transformers", "wrapped_models",
     }  # fmt: skip
 
 # A refusal, and what a manual says, is the same on each backend.

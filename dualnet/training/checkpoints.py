@@ -42,6 +42,8 @@ class Progress:
     metrics: list[float] = dataclasses.field(default_factory=list)  # variables, over these steps
     run: str = ""  # identity of the run; 0.2.0.dev0 wrote none
     restarts: list[int] = dataclasses.field(default_factory=list)  # epochs that had diverged
+    callbacks: dict[str, Any] = dataclasses.field(default_factory=dict)  # the state of each
+    stopped: bool = False  # by a callback, after this step
 
 
 def save(

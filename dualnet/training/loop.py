@@ -9,7 +9,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from dualnet.runs.loading import load_weights, remember
 from dualnet.runs.shipped import source_of
 from dualnet.text import UNK, Vocabulary
 from dualnet.text.plain_text import tokenisation_warning
+from dualnet.training.callbacks import Callbacks
 from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
@@ -101,6 +102,7 @@ def train(
     checkpoint_steps: int = 500,
     progress: bool = True,
     stop: Callable[[History], bool] | None = None,
+    callbacks: Sequence[Any] | None = None,
     evaluate: bool = True,
     devices: int | str | None = None,
     **settings: Any,
@@ -146,6 +148,9 @@ def train(
         stop: function of the history, the rows of `metrics.csv`. Called after each epoch,
             and on resuming between epochs; if it returns True, training ends. Resuming
             without it continues.
+        callbacks: Keras callbacks, called in their order as one `fit` over all epochs would call
+            them. `stop_training` is obeyed. Resuming gives them their state again as far as it is
+            plain values; the guide to training says more of that, and of what they cannot do.
         evaluate: bool. False skips the final evaluation and `results.json`; `resume` makes
             up for them. A run may then be resumed even if no epochs are left.
         devices: int or "all". Split the rows of each batch across this many devices (JAX
@@ -178,6 +183,7 @@ def train(
     (1, 60)
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
+    told = Callbacks(callbacks)
     source = "" if weights is None else source_of(weights)
     read_as, overrides = reading(corpus, settings)
     request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
@@ -195,17 +201,22 @@ def train(
                 _say_which_card(name, start.corpus.name)
             _tell_of_text(start.corpus)
         interrupts = stack.enter_context(Interrupts())
-        recorder = Recorder(start, interrupts, checkpoint_steps=checkpoint_steps, show=progress)
+        recorder = Recorder(
+            start, interrupts, told, checkpoint_steps=checkpoint_steps, show=progress
+        )
         stack.callback(recorder.close)
 
         def is_stopped() -> bool:  # asks between epochs alone
             state = start.progress
-            return bool(stop and state.history and not state.step and stop(state.history))
+            if not state.history or state.step:
+                return False
+            return state.stopped or bool(stop and stop(state.history))
 
         def next_epoch() -> Plan | None:
             state = start.progress
             return plan(start.recipe, state.history, restarts=len(state.restarts))
 
+        recorder.begin()
         while not is_stopped() and (epoch := next_epoch()):
             recorder.run(epoch)
         interrupts.at_once = "Stopped after the last epoch. Everything is saved."
@@ -213,6 +224,7 @@ def train(
             interrupts.at_once = "Stopped during the final evaluation. Repeat it with --resume."
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
+        recorder.end()
         recorder.write_tables()  # a kill may have come between checkpoint and tables
         return _finish(start, evaluate=evaluate)
 

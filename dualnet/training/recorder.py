@@ -24,6 +24,7 @@ from dualnet.plots import plot_curves
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS
 from dualnet.runs.loading import load_weights, write_weights
 from dualnet.training import checkpoints, two_tailed
+from dualnet.training.callbacks import Callbacks
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.schedule import RESTART_FACTOR, TRAIN, Plan, has_diverged, is_round, watched
@@ -34,6 +35,7 @@ REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
 REFRESH_SECONDS = 0.5  # reading a metric waits for the device
 LOG_SECONDS = 60.0  # between lines where there is no terminal
 MOST_RESTARTS = 20  # 0.9 ** 20 = 0.12 of the learning rate
+NOT_LOGGED = ("epoch", "phase", "seconds", "tokens_per_second")  # columns callbacks do not get
 TIMED_SECONDS = 5.0  # of steps, after which it is told how long an epoch takes
 
 
@@ -49,11 +51,19 @@ class Recorder(keras.callbacks.Callback):
     """Trains and validates epoch by epoch; keeps the RUN folder and `start.progress` current."""
 
     def __init__(
-        self, start: Start, interrupts: Interrupts, *, checkpoint_steps: int, show: bool
+        self,
+        start: Start,
+        interrupts: Interrupts,
+        callbacks: Callbacks,
+        *,
+        checkpoint_steps: int,
+        show: bool,
     ) -> None:
         super().__init__()
         self.start = start
         self.state = start.progress
+        self.callbacks = callbacks
+        self.epoch_logs: dict[str, float] = {}  # of the last epoch, for callbacks
         self.may_restart = start.recipe.on_divergence == "restart"
         self.steps = len(start.train_batches)
         self.is_two_tailed = start.recipe.averaging == "two_tailed"  # from the first step on
@@ -81,11 +91,28 @@ class Recorder(keras.callbacks.Callback):
         )
         self.task = self.bar.add_task("", completed=self._steps_so_far(), figures="")
 
+    # --- the whole training, for callbacks
+
+    def begin(self) -> None:
+        """Tell the callbacks that training begins; give them the state of the checkpoint."""
+        model, state = self.start.model, self.state
+        same = state.callbacks.keys() <= self.callbacks.named.keys()
+        model.stop_training = state.stopped and same
+        epochs = self.start.recipe.epochs
+        self.callbacks.begin(model, verbose=int(self.show), epochs=epochs, steps=self.steps)
+        self.callbacks.state = state.callbacks
+        state.stopped = bool(model.stop_training)
+
+    def end(self) -> None:
+        """Tell the callbacks that training has ended."""
+        self.callbacks.tell("on_train_end", logs=self.epoch_logs)
+
     # --- one epoch
 
     def run(self, plan: Plan) -> None:
         """Train and validate an epoch; go back to the best one if it diverges and may restart."""
         self.plan = plan
+        self.callbacks.params["epochs"] = plan.last  # more with each round
         try:
             if self.may_restart and not checkpoints.exist(self.start.folder):
                 self._save()
@@ -111,8 +138,10 @@ class Recorder(keras.callbacks.Callback):
             self.rates = [plan.learning_rate * n / length for n in batches.lengths]
         self.started = time.perf_counter() - self.state.seconds
         self.stream_state = model.training_rows.read(None)
-        if self.first_step == self.steps:  # stopped between the last step and the validation
+        stopped = self.state.stopped and self.first_step  # by a callback
+        if stopped or self.first_step == self.steps:  # only the validation is left
             _assign(model.metrics_variables, self.state.metrics)
+            self._tell_of_epoch(plan.epoch - 1)
         else:
             epoch = f"epoch {plan.epoch}/{plan.last}"
             self.bar.update(self.task, description=epoch, total=self.steps * plan.last)
@@ -128,7 +157,7 @@ class Recorder(keras.callbacks.Callback):
             )
         self.logs = {metric.name: float(metric.result()) for metric in model.metrics}
         self._check_loss(self.logs["loss"])
-        self._save_metrics()
+        self._update_state()
 
     def validate(self, plan: Plan) -> None:
         """Evaluate on the validation split and save the results of the epoch."""
@@ -139,23 +168,26 @@ class Recorder(keras.callbacks.Callback):
         if self.is_two_tailed:
             results.setdefault(SHORT, results[LONG])
             reported = two_tailed.best_candidate(results)
-        row = {
+        row: dict[str, Any] = {
             "epoch": plan.epoch,
             "phase": plan.phase,
             **{name: self.logs[name] for name in ("loss", "perplexity")},
             **results[reported],
             "learning_rate": plan.learning_rate,
             "seconds": self.state.seconds,
-            "tokens_per_second": self.start.train_batches.num_tokens / self.state.seconds,
+            "tokens_per_second": self._tokens_read() / self.state.seconds,
             **(two_tailed.columns(results) if self.is_two_tailed else {}),
         }
         if self.may_restart and has_diverged(row, history):
             self._refuse_to_go_on("The validation perplexity is over twice the best")
         history.append(row)
-        self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
-        if min(history, key=watched) is row:  # of equals the first
-            with _weights_in(model, candidates[reported]):
+        self.epoch_logs = {key: float(row[key]) for key in row if key not in NOT_LOGGED}
+        with _weights_in(model, candidates[reported]):
+            if min(history, key=watched) is row:  # of equals the first
                 write_weights(folder, model)
+            self.callbacks.tell("on_epoch_end", plan.epoch - 1, logs=self.epoch_logs)
+        self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
+        self.state.callbacks, self.state.stopped = self.callbacks.state, bool(model.stop_training)
         if self.is_two_tailed:
             if min(history, key=lambda row: row[f"val_perplexity_{PLAIN}"]) is row:
                 write_weights(folder, model, PLAIN_WEIGHTS)
@@ -253,41 +285,58 @@ class Recorder(keras.callbacks.Callback):
         if self.events is not None:
             self.events.file.close()
 
-    # --- callbacks; on JAX, reading `self.model` synchronizes its variables
+    # --- hooks of Keras; on JAX, reading `self.model` synchronizes its variables
+
+    def on_train_begin(self, logs=None):
+        self.start.model.stop_training = self.state.stopped  # `fit` has reset it
 
     def on_epoch_begin(self, epoch, logs=None):
         if self.first_step:  # resumed within the epoch: Keras has reset everything
             self.model.training_rows.write(self.stream_state)
             _assign(self.model.metrics_variables, self.state.metrics)
+        self._tell_of_epoch(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
         rate = self.rates[self.first_step + batch]
         if rate != self.rate:
             self.rate = rate
             self.model.optimizer.learning_rate = rate
+        self.callbacks.tell("on_train_batch_begin", self.first_step + batch, logs=logs)
 
     def on_train_batch_end(self, batch, logs=None):
         self.state.step = self.first_step + batch + 1
         self.state.seconds = time.perf_counter() - self.started
         self.unsaved_steps += 1
+        self.callbacks.tell("on_train_batch_end", self.state.step - 1, logs=logs)
+        self.state.stopped = bool(self.start.model.stop_training)
         now = time.perf_counter()
         if now - self.refreshed > REFRESH_SECONDS:
             self.refreshed = now
             self._check_loss(logs["loss"])
-            speed = self.state.step / self.steps * self.start.train_batches.num_tokens
-            figures = f"{self._tokens()}  {speed / self.state.seconds:,.0f} tokens/s  "
+            speed = self._tokens_read() / self.state.seconds
+            figures = f"{self._tokens()}  {speed:,.0f} tokens/s  "
             self._report(f"{figures}perplexity {float(logs['perplexity']):.1f}")
             self._tell_time()
         due = self.unsaved_steps >= self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
             self._check_loss(logs["loss"])
             _ = self.model  # synchronizes
-            self._save_metrics()
+            self._update_state()
             self._save()
         if self.interrupts.asked:
             self._stop()
 
+    def on_test_begin(self, logs=None):
+        self.callbacks.tell("on_test_begin", logs=logs)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        self.callbacks.tell("on_test_batch_begin", batch, logs=logs)
+
+    def on_test_end(self, logs=None):
+        self.callbacks.tell("on_test_end", logs=logs)
+
     def on_test_batch_end(self, batch, logs=None):
+        self.callbacks.tell("on_test_batch_end", batch, logs=logs)
         if self.interrupts.asked:
             _ = self.model  # synchronizes
             self.swapped.close()  # puts the weights back
@@ -297,9 +346,12 @@ class Recorder(keras.callbacks.Callback):
     # --- details
 
     def _tokens(self) -> str:
-        """Return how many of the tokens of the epoch have been read."""
-        total = self.start.train_batches.num_tokens
-        return f"{total * self.state.step // self.steps:,} of {total:,} tokens"
+        """Return a text: how many of the tokens of the epoch have been read."""
+        return f"{self._tokens_read():,} of {self.start.train_batches.num_tokens:,} tokens"
+
+    def _tokens_read(self) -> int:
+        """Return about how many tokens of the epoch have been read; at its end it is exact."""
+        return self.start.train_batches.num_tokens * self.state.step // self.steps
 
     def _tell_time(self) -> None:
         """Print once, after some steps, about how long the epochs take."""
@@ -341,8 +393,15 @@ class Recorder(keras.callbacks.Callback):
         self.unsaved_steps = 0
         self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
 
-    def _save_metrics(self) -> None:
+    def _update_state(self) -> None:
         self.state.metrics = [float(value) for value in self.start.model.metrics_variables]
+        self.state.callbacks = self.callbacks.state
+
+    def _tell_of_epoch(self, epoch: int) -> None:
+        """Tell callbacks of an epoch that begins, or that goes on with the state of then."""
+        self.callbacks.tell("on_epoch_begin", epoch)
+        if self.first_step:
+            self.callbacks.state = self.state.callbacks
 
     def _stop(self) -> None:
         place = f"step {self.state.step} of {self.steps} of epoch {len(self.state.history) + 1}"
@@ -380,6 +439,7 @@ class Recorder(keras.callbacks.Callback):
             raise error
         self.start.progress = self.state = restored
         restored.restarts = restarts
+        self.callbacks.state = restored.callbacks
         self._save()
         self.close()  # the next epoch writes all anew
         self.events = None
