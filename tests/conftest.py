@@ -53,7 +53,7 @@ if keras.config.backend() != "tensorflow":
         "adaptation", "averaging", "bucketing", "combinations", "encoder_decoder",
         "evaluation_modes", "language_model", "layers", "layers_cells", "layers_mixture",
         "learners_compiled", "recurrence", "regularisers", "resume", "training_callbacks",
-        "transformers", "wrapped_models",
+        "training_kept", "transformers", "wrapped_models",
     }  # fmt: skip
 
 # A refusal, and what a manual says, is the same on each backend.

@@ -36,12 +36,15 @@ class Training(OfCorpus, Resuming):
         epochs: Training epochs, not counting fine-tuning (default: as in the card).
         set: Override arguments of the builder, its gate or the recipe, e.g. units=200.
         devices: Divide batches among so many devices, or 'all' (JAX only).
+        keep_every: Keep the model after so many words that were read, e.g. 1M..10M,10M..100M, each
+            as a RUN of its own, RUN/kept/1M, ...
     """
 
     epochs: int | None = count(None, least=1)
     devices: str | int | None = field(
         None, type=number_or("all", int, "a number of devices"), metavar="N"
     )
+    keep_every: str | None = field(None, metavar="WORDS")
 
 
 class Train(ReadingPairs, Training, OfModel):

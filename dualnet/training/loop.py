@@ -141,8 +141,9 @@ def train(
             Required for a model with a gate: all weights but the gate's.
         resume: bool. Continue the run in `output` from its last checkpoint, with its
             settings and seed. `epochs`, `patience`, `learning_rate`, `clipnorm`,
-            `global_clipnorm`, `finetune`, `finetune_epochs` and `finetune_learning_rate` may
-            change. A run stopped before its first checkpoint loads its `weights` again.
+            `global_clipnorm`, `finetune`, `finetune_epochs`, `finetune_learning_rate` and
+            `keep_every` may change. A run stopped before its first checkpoint loads its `weights`
+            again.
         checkpoint_steps: int. Steps between two checkpoints; does not affect the result.
         progress: bool. Show a progress bar and a line per epoch on standard error.
         stop: function of the history, the rows of `metrics.csv`. Called after each epoch,

@@ -12,6 +12,7 @@ from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.builders.parts import part_options
 from dualnet.corpora.token_batches import check_lengths
+from dualnet.training.kept import check_keep_every
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, AdamW, Nadam, RectifiedAdam
 
 BATCHING = ("streams", "sentences", "pairs")
@@ -116,6 +117,13 @@ class Recipe(Settings):
             `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
             precision during training and validation. Weights, gates, states, logits, losses
             and sums stay in float32, and so do the final model and its evaluation.
+        keep_every: str, e.g. "1M..10M,10M..100M". Also keeps the model after each million words
+            that were read, up to 10 million, and then after each 10 million up to 100 million;
+            "1M" has no end. Each is a RUN folder of its own, `kept/1M`, `kept/2M` and so on
+            in that of the run. Words are those of the training text between white space,
+            whatever the tokeniser, and of all epochs; within an epoch their number is in
+            proportion to the steps. Averages are kept once they are validated, except those of
+            "two_tailed". May change on resuming.
 
     Example:
 
@@ -164,6 +172,7 @@ class Recipe(Settings):
     patience: int = count(0)
     watch: str = choice("perplexity", ("perplexity", "bleu"))
     dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
+    keep_every: str = field("", check_keep_every, unless={"keep_every": ""})
     excludes = {"clipnorm": ["global_clipnorm"]}
 
     def check(self) -> None:

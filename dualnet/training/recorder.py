@@ -23,7 +23,7 @@ from dualnet.generation import translate
 from dualnet.plots import plot_curves
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS
 from dualnet.runs.loading import load_weights, write_weights
-from dualnet.training import checkpoints, two_tailed
+from dualnet.training import checkpoints, kept, two_tailed
 from dualnet.training.callbacks import Callbacks
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
@@ -307,6 +307,7 @@ class Recorder(keras.callbacks.Callback):
         self.state.step = self.first_step + batch + 1
         self.state.seconds = time.perf_counter() - self.started
         self.unsaved_steps += 1
+        self._keep(logs["loss"])
         self.callbacks.tell("on_train_batch_end", self.state.step - 1, logs=logs)
         self.state.stopped = bool(self.start.model.stop_training)
         now = time.perf_counter()
@@ -385,13 +386,36 @@ class Recorder(keras.callbacks.Callback):
         _assign(random_states, before)
         optimizer_of(model).begin_anew()
 
-    def _save(self) -> None:
-        if not checkpoints.is_finite(self.start.model):  # a loss tells only of the steps before
+    def _check_weights(self) -> None:
+        """Raise `DivergedError` for a weight that is not finite; a loss tells of earlier steps."""
+        _ = self.model  # synchronizes
+        if not checkpoints.is_finite(self.start.model):
             self._refuse_to_go_on("A weight or a moment is no longer a number")
+
+    def _save(self) -> None:
+        self._check_weights()
         best = _best_epoch(self.state.history) if self.may_restart else None
         checkpoints.save(self.start.folder, self.start.model, self.state, best=best)
         self.unsaved_steps = 0
         self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
+
+    def _words_read(self, steps: int) -> int:
+        return steps * self.start.words // self.steps
+
+    def _keep(self, loss: Any) -> None:
+        """Keep the model if this step has read the words after which it is due."""
+        start, steps = self.start, self._steps_so_far()
+        before, read = self._words_read(steps - 1), self._words_read(steps)
+        if not (due := kept.due(start.recipe.keep_every, before, read)):
+            return
+        self._check_loss(loss)
+        self._check_weights()
+        optimizer = optimizer_of(start.model)
+        is_averaged = self.plan.averaged and not self.is_two_tailed
+        with _weights_in(start.model, optimizer.averages if is_averaged else None):
+            for count in due:
+                kept.keep(start.folder, count, start.model, start.card, start.corpus)
+        self.started = time.perf_counter() - self.state.seconds  # leaves out the keeping
 
     def _update_state(self) -> None:
         self.state.metrics = [float(value) for value in self.start.model.metrics_variables]
@@ -439,6 +463,7 @@ class Recorder(keras.callbacks.Callback):
             raise error
         self.start.progress = self.state = restored
         restored.restarts = restarts
+        kept.drop_after(folder, self._words_read(self._steps_so_far()))
         self.callbacks.state = restored.callbacks
         self._save()
         self.close()  # the next epoch writes all anew

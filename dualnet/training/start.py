@@ -24,7 +24,7 @@ from dualnet.evaluation.translations import check_packages
 from dualnet.runs import Run
 from dualnet.runs import folder as run_folder
 from dualnet.runs.shipped import card_of_run, check_own, copy_licences, source_of
-from dualnet.training import checkpoints, initial_weights
+from dualnet.training import checkpoints, initial_weights, kept
 from dualnet.training.checkpoints import Progress
 from dualnet.training.recipe import Recipe, recipe_of, split_overrides
 from dualnet.training.schedule import is_round, plan
@@ -36,7 +36,7 @@ MOST_POSITIONS = 2**14  # of a batch of pairs to validate on, where the recipe h
 RANDOM = ("length_deviation", "longest_length", "partial_shuffle")  # of training batches only
 RESUMABLE = (  # settings of the recipe that may change on resuming
     "epochs", "learning_rate", "clipnorm", "global_clipnorm", "finetune", "finetune_epochs",
-    "finetune_learning_rate", "patience",
+    "finetune_learning_rate", "patience", "keep_every",
 )  # fmt: skip
 
 
@@ -87,6 +87,7 @@ class Start:
     valid_batches: Any
     progress: Progress
     transferred: Transfer | None  # what was copied from the model to start from
+    words: int  # of the training text; 0 if nothing is to be kept after some
 
 
 @contextlib.contextmanager
@@ -153,7 +154,12 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         raise FileNotFoundError(f"--resume needs a RUN folder. Received: {received}.")
     with claim(folder, holds="run", resume=True):
         remove_unfinished(folder)
+        remove_unfinished(folder / kept.FOLDER)
         run = Run.open_folder(folder)
+        if (note := run.table.get("note", "")).startswith(kept.NOTE):
+            way_out = "Go on from it into a new RUN: give the folder in place of a model."
+            message = "--resume needs a RUN that was trained in its folder. Received: "
+            raise ValueError(f"{message}{str(folder)!r}. {note} {way_out}")
         card = resumed_card(request, run, may_be_finished=may_be_finished)
         corpus = resumed_corpus(request, run)
         if isinstance(request.corpus, (str, os.PathLike)):  # which may have moved
@@ -298,6 +304,7 @@ def _prepare(
     if isinstance(corpus, Corpus) and len(corpus.test) < 2:
         received = f"{len(corpus.test)} in {corpus.source!r}. Choose a longer text"
         raise ValueError(f"The split 'test' must hold at least 2 tokens. Received: {received}.")
+    words = kept.num_words(corpus, recipe.keep_every, steps=len(train_batches))
     keras.utils.set_random_seed(card.seed)
     with zoo.located(card, request.overrides):
         model = compiled_model(card, recipe, corpus)
@@ -313,7 +320,7 @@ def _prepare(
     progress = Progress(run=identity(card))
     return Start(
         request.folder, card, recipe, corpus, model, train_batches, valid_batches, progress,
-        transferred,
+        transferred, words,
     )  # fmt: skip
 
 

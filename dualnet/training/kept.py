@@ -1,0 +1,120 @@
+"""Models that a training keeps after so many words, each in a RUN folder of its own."""
+
+import dataclasses
+import re
+import shutil
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from dualnet._checks import ArgumentError
+from dualnet._files import folder_beside
+from dualnet.builders import LanguageModel
+from dualnet.cards import Card
+from dualnet.corpora import Corpus, PairCorpus
+from dualnet.runs.folder import write_card, write_vocabularies
+from dualnet.runs.loading import write_weights
+from dualnet.runs.shipped import copy_licences
+
+FOLDER = "kept"
+NOTE = "Kept after"  # begins the note of the card of a RUN that is kept
+UNITS = {"G": 10**9, "M": 10**6, "K": 10**3, "": 1}
+CHUNK = 1 << 16  # tokens that are decoded at once
+
+
+def ranges(keep_every: str) -> list[tuple[int, int | None]]:
+    """Return the first number of words, which is also the distance, and the last of each range.
+
+    Example:
+
+    >>> from dualnet.training.kept import ranges
+    >>> ranges("1M..10M,10M")
+    [(1000000, 10000000), (10000000, None)]
+    """
+    found: list[tuple[int, int | None]] = []
+    for part in keep_every.split(",") if keep_every else ():
+        step, dots, end = part.partition("..")
+        first, last = _count(step), _count(end) if dots else None
+        if not first or (dots and (last or 0) < first):
+            message = "must be ranges of words such as '1M' or '1M..10M,10M..100M'."
+            way_out = " 1M..10M keeps the model after each million words up to 10 million."
+            raise ArgumentError("keep_every", message, way_out, keep_every=keep_every)
+        found.append((first, last))
+    return found
+
+
+def check_keep_every(name: str, value: Any) -> str:
+    """Return `value` if it is text that `ranges` reads, else raise `ArgumentError`."""
+    if not isinstance(value, str):
+        raise ArgumentError(name, "must be a string such as '1M..10M'.", **{name: value})
+    ranges(value)
+    return value
+
+
+def _count(text: str) -> int:
+    """Return the number that stands for words, such as 1.5M, 0 for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", text.strip(), re.ASCII | re.IGNORECASE)
+    number = Decimal(match[1]) * UNITS[match[2].upper()] if match else Decimal(0)
+    return int(number) if number == int(number) else 0
+
+
+def due(keep_every: str, before: int, after: int) -> list[int]:
+    """Return the numbers of words after which to keep the model, above `before` up to `after`.
+
+    Example:
+
+    >>> from dualnet.training.kept import due
+    >>> due("10..30,20", 5, 60)
+    [10, 20, 30, 40, 60]
+    """
+    counts = {
+        count
+        for first, last in ranges(keep_every)
+        for count in range((before // first + 1) * first, after + 1, first)
+        if last is None or count <= last
+    }
+    return sorted(counts)
+
+
+def num_words(corpus: Corpus | PairCorpus, keep_every: str, *, steps: int) -> int:
+    """Return the number of words of the training text, of its target if it is of pairs.
+
+    It is read in so many `steps`. Without `keep_every`, nothing is counted, and 0 is returned.
+    """
+    if not keep_every:
+        return 0
+    if isinstance(corpus, PairCorpus):
+        words = sum(len(line.split()) for line in corpus.train.target_lines)
+    else:
+        ids, decode = corpus.train, corpus.vocabulary.decode
+        parts = (decode(ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK))
+        words = sum(len(part.split()) for part in parts)
+    if min(first for first, _ in ranges(keep_every)) * steps < words:
+        message = f"must not ask for less than the words of a step, here {-(-words // steps):,}."
+        raise ArgumentError("keep_every", message, keep_every=keep_every)
+    return words
+
+
+def keep(
+    folder: Path, count: int, model: LanguageModel, card: Card, corpus: Corpus | PairCorpus
+) -> None:
+    """Write the RUN folder of `model` within the RUN `folder`, whole or not at all."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    with folder_beside(folder / FOLDER / _name(count)) as unfinished:
+        write_vocabularies(unfinished, corpus)
+        write_weights(unfinished, model)
+        note = f"{NOTE} {count:,} words were read, by the run {folder.resolve().name!r}."
+        write_card(unfinished, dataclasses.replace(card, note=note))
+        copy_licences(unfinished, [folder])
+
+
+def drop_after(folder: Path, words: int) -> None:
+    """Remove what was kept in the RUN `folder` after more than so many words."""
+    for path in (folder / FOLDER).glob("[0-9]*"):
+        if _count(path.name) > words:
+            shutil.rmtree(path)
+
+
+def _name(count: int) -> str:
+    letter = next(letter for letter, unit in UNITS.items() if count % unit == 0)
+    return f"{count // UNITS[letter]}{letter}"
