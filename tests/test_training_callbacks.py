@@ -1,9 +1,11 @@
 """Keras callbacks of a training are called as by one `fit`, also where it is killed and resumed."""
 
 import collections
+import contextlib
 import csv
 import math
 import signal
+import sys
 
 import keras
 import numpy as np
@@ -153,44 +155,49 @@ def test_a_run_killed_and_resumed_calls_each_step_and_keeps_plain_state(corpus, 
         def on_test_batch_end(self, batch, logs=None):
             self.seen += 10_000
 
-    def interrupted(at):
-        once = [STEPS, STEPS + 2]
+    def stop_once(at, stop):
+        places = [STEPS, STEPS + 3]
 
         def act(spy, hook):
-            if hook == at and spy.steps in once:
-                once.remove(spy.steps)
-                signal.raise_signal(signal.SIGINT)
+            if hook == at and spy.steps in places:
+                places.remove(spy.steps)
+                stop()
 
         return act
 
+    def interrupt():
+        signal.raise_signal(signal.SIGINT)
+
     whole = [Counting(), keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e9)]
     undisturbed = train(corpus, tmp_path / "whole", *whole, epochs=5)
-    for hook in ("on_train_batch_end", "on_test_batch_end"):
-        folder, calls, interrupt = tmp_path / hook, [], interrupted(hook)
-        for attempt in range(9):
+    for at, stop, repeated in (
+        ("on_train_batch_end", interrupt, 0),
+        ("on_test_batch_end", interrupt, 0),
+        ("on_train_batch_end", sys.exit, 2 + 1),  # as good as a kill: since the last checkpoint
+        ("on_epoch_end", sys.exit, 2),
+    ):
+        folder, calls = tmp_path / f"{at}-{repeated}", []
+        act = stop_once(at, stop)
+        for attempt in range(5):
             counting = Counting()
             stopping = keras.callbacks.EarlyStopping("val_loss", patience=1, min_delta=1e9)
-            spy = Spy(calls, interrupt)
-            try:
-                run = train(
-                    corpus, folder, counting, stopping, spy,
-                    **({"resume": True} if attempt else {"epochs": 5}), checkpoint_steps=1,
-                )  # fmt: skip
+            spy = Spy(calls, act)
+            settings = {"resume": True} if attempt else {"epochs": 5}
+            with contextlib.suppress(Stopped, SystemExit):
+                run = train(corpus, folder, counting, stopping, spy, checkpoint_steps=2, **settings)
                 break
-            except Stopped:
-                continue
         assert attempt
-        assert [row["val_loss"] for row in run.history] == [
-            row["val_loss"] for row in undisturbed.history
-        ]
+        losses = [[row["val_loss"] for row in ended.history] for ended in (run, undisturbed)]
+        assert losses[0] == losses[1]
         for name in ("seen", "by_epoch", "lowest"):
             assert getattr(counting, name) == getattr(whole[0], name)
         assert (stopping.wait, stopping.best) == (whole[1].wait, whole[1].best)
-        ended = [call[1:-1] for call in calls if call[0] == "on_train_batch_end"]
-        assert sorted({*ended}) == [(step,) for step in range(STEPS)]
-        assert len(ended) == 2 * STEPS  # none is repeated after a graceful stop
-        assert names(calls)["on_train_end"] == 1  # as with Keras, not after an interruption
-        assert names(calls)["on_train_begin"] == attempt + 1
+        steps = [call[1] for call in calls if call[0] == "on_train_batch_end"]
+        assert {*steps} == {*range(STEPS)} and len(steps) == 2 * STEPS + repeated
+        counts = names(calls)
+        assert counts["on_epoch_end"] == 2 + (at == "on_epoch_end")
+        # As with Keras, no end after an interruption.
+        assert counts["on_train_begin"] == attempt + 1 and counts["on_train_end"] == 1
 
 
 # --- recipes

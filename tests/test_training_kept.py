@@ -12,7 +12,7 @@ import dualnet
 from dualnet import corpora, runs
 from dualnet.training import checkpoints, kept, recorder
 from dualnet.training.interrupts import Stopped
-from tests.checks import UNTRACED, assert_same, once
+from tests.checks import UNTRACED, assert_same, needed, once
 from tests.test_resume import SETTINGS, STEPS, on_call, train, train_undisturbed
 
 pytestmark = UNTRACED
@@ -119,6 +119,18 @@ def test_every_command_takes_what_was_kept(whole, cli, tmp_path, folder):
     assert names(tmp_path / "on") == ["100", "200"]
     message = cli.refused(f"train dual_lstm --corpus {folder} --output {run} --resume")
     assert "Kept after 200 words" in message and "Go on from it into a new RUN" in message
+
+
+@once
+@pytest.mark.slow
+def test_what_was_kept_is_exported_for_transformers(whole, cli, tmp_path):
+    (transformers,) = needed("transformers", "transformers")
+    for name in ("100", "200"):
+        run = whole[0] / "kept" / name
+        cli(f"export {run} {tmp_path}/{name} --format transformers")
+        assert (tmp_path / name / "model.safetensors").is_file()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / name)
+        assert tokenizer("the cat")["input_ids"]
 
 
 def test_a_translator_is_kept_after_words_of_its_target(pairs_folder, tmp_path):
