@@ -3,7 +3,6 @@
 import functools
 import itertools
 import weakref
-from typing import Any
 
 import keras
 from keras import ops
@@ -14,8 +13,9 @@ _gradient_numbers = itertools.count()  # make the names registered with TensorFl
 def scan(function, carry, sequences, like, *, length, reverse=False, stacked=None):
     """Run `function` along the first axis of `sequences`, forwards or backwards.
 
-    Unlike `keras.ops.scan`, the results may differ in shape from the carry. Gradients through
-    this loop are expensive on TensorFlow: use it inside `custom_gradient`.
+    Unlike `keras.ops.scan` on TensorFlow, the results may differ in shape from the carry, and
+    need not be stacked. Gradients through this loop are expensive there: use it inside
+    `custom_gradient`.
 
     Args:
         function: `(carry, elements)` -> `(carry, results)`, all of them lists of tensors.
@@ -35,17 +35,8 @@ def scan(function, carry, sequences, like, *, length, reverse=False, stacked=Non
     if keras.backend.backend() == "tensorflow":
         stacked = len(like) if stacked is None else stacked
         return _tensorflow_scan(function, carry, sequences, like, length, reverse, stacked)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.lax.scan(
-            function, list(carry), list(sequences), length=int(length), reverse=reverse
-        )
-    steps: list[Any] = []
-    for t in range(length)[:: -1 if reverse else 1]:
-        carry, results = function(carry, [sequence[t] for sequence in sequences])
-        steps.append(results)
-    return carry, [ops.stack(result) for result in zip(*steps[:: -1 if reverse else 1])]
+    carry, sequences = list(carry), list(sequences)
+    return ops.scan(function, carry, sequences, length=int(length), reverse=reverse)
 
 
 def _tensorflow_scan(function, carry, sequences, like, length, reverse, stacked):
