@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -267,8 +267,20 @@ def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, A
     """Return the builder's `arguments` with this `vocabulary_size`, for every member too."""
     if "members" not in arguments:
         return {**arguments, "vocabulary_size": size}
+    return with_members(arguments, lambda own: with_vocabulary_size(own, size))
+
+
+def with_members(arguments: Mapping[str, Any], change: Callable[..., Any]) -> dict[str, Any]:
+    """Return a builder's `arguments`, with those of its members, if any, changed by `change`."""
     members = [
-        {**member, "arguments": with_vocabulary_size(member["arguments"], size)}
-        for member in arguments["members"]
+        {**member, "arguments": change(member["arguments"])}
+        for member in arguments.get("members", ())
     ]
-    return {**arguments, "members": members}
+    return {**arguments, **({"members": members} if members else {})}
+
+
+def all_arguments(arguments: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the arguments of a builder, and those of all its members."""
+    yield arguments
+    for member in arguments.get("members", ()):
+        yield from all_arguments(member["arguments"])

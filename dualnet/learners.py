@@ -25,9 +25,8 @@ from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
-from dualnet.builders import LanguageModel, TranslationModel
-from dualnet.builders.bucketing import bucket_length
-from dualnet.builders.weights import checksum_of, copy_weight, names_in
+from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
+from dualnet.builders.weights import copy_weight
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens, perplexity_of
 from dualnet.evaluation.comparison import figures_of
@@ -79,14 +78,10 @@ class _Kind:
         """Return a copy of `model` that has learnt `memory`, valid until the next call."""
         if self.twin is None:
             copy = type(model).from_config(model.get_config())
-            graph = adapted(copy, self.items or None).graph
-            how = {"builder": copy.builder, "arguments": copy.arguments, "name": copy.name}
-            if isinstance(copy, TranslationModel):
-                self.twin = TranslationModel(copy.encoder, graph, copy.core, **how)
-                self.twin.source_vocabulary = copy.source_vocabulary
-            else:
-                self.twin = LanguageModel(graph, **how)
+            self.twin = copy.without_optimizer(adapted(copy, self.items or None).graph)
             self.twin.vocabulary = copy.vocabulary
+            if isinstance(copy, TranslationModel):
+                self.twin.source_vocabulary = copy.source_vocabulary
         copies, own = names_in(self.twin.core), names_in(self.twin.graph.core)
         for name, weight in names_in(model.core).items():
             copy_weight(weight, copies[name])

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_count, extra
-from dualnet.builders import LanguageModel, questions
-from dualnet.builders.reader import reader_of
+from dualnet.builders import LanguageModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.generation import continuations

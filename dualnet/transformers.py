@@ -6,11 +6,8 @@ from typing import Any
 import keras
 
 from dualnet._checks import StrPath, extra
-from dualnet.builders import LanguageModel
+from dualnet.builders import LanguageModel, names_in
 from dualnet.builders.graph import with_masks
-from dualnet.builders.model import has_own_core
-from dualnet.builders.weights import names_in
-from dualnet.layers import Recurrence
 from dualnet.serving.transformers_folder import write_modeling
 
 if keras.config.backend() != "torch":
@@ -37,6 +34,7 @@ with extra("transformers", "`dualnet.transformers` needs PyTorch and Hugging Fac
         CausalLMOutputWithPast,
         SequenceClassifierOutputWithPast,
     )
+    from transformers.utils import can_return_tuple
 
 __all__ = [
     "DualnetConfig", "DualnetForCausalLM", "DualnetForSequenceClassification", "DualnetModel",
@@ -112,10 +110,8 @@ class _Network:
         self.model = LanguageModel.from_config(config)
         graph = self.model.graph.without_past_decode()
         self.variables = names_in(graph.core)
-        kinds = (keras.layers.Embedding, Recurrence)
-        layers = [layer for layer in graph.core.layers if isinstance(layer, kinds)]
-        hidden = [keras.tree.flatten(layer.output)[0] for layer in layers]
-        hidden = [tensor for tensor in hidden if tensor is not graph.hidden]
+        outputs = graph.layer_outputs.values()
+        hidden = [output for output in outputs if output is not graph.hidden]
         self.core = keras.Model(
             [graph.tokens, *graph.states],
             [graph.word_logits, *graph.new_states, *hidden, graph.hidden],
@@ -124,7 +120,7 @@ class _Network:
         if graph.padded:
             self.masked = self.core
         # A cache, and layers of a Keras model of one's own, know nothing of padding.
-        elif not (self.model.cache_size or has_own_core(self.model.arguments)):
+        elif self.model.can_mask:
             self.masked = with_masks(self.core)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Network":
@@ -177,6 +173,7 @@ class _Reading(PreTrainedModel):
                 self.weights.register_buffer(name, variable.value.detach())
         # Not as an attribute that PyTorch registers: its parameters are those of `weights`.
         self.__dict__["_network"] = network
+        self.post_init()
 
     @property
     def network(self) -> LanguageModel:
@@ -193,18 +190,20 @@ class _Reading(PreTrainedModel):
             variable._value = getattr(self.weights, name).to(torch.float32)
         return self._network
 
-    def _read(
+    @can_return_tuple
+    def forward(
         self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
         *,
         cache: StateCache | None = None,
         past_key_values: StateCache | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
+        num_items_in_batch: Any = None,
         **_: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Return the logits, the last layer's output, where tokens are, and other outputs."""
+    ) -> Any:
         if input_ids is None:
             raise ValueError("`input_ids` must be given: the model reads no `inputs_embeds`.")
         rows, time = input_ids.shape
@@ -223,7 +222,7 @@ class _Reading(PreTrainedModel):
         keeps = self.config.use_cache and not self.training if use_cache is None else use_cache
         shows = output_hidden_states or self.config.output_hidden_states
         others = {"cache": cache if keeps else None, "hidden_states": hidden if shows else None}
-        return logits, hidden[-1], is_token, others
+        return self._answer(others, logits, hidden[-1], is_token, labels, num_items_in_batch)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = None) -> None:
@@ -237,20 +236,8 @@ class _Reading(PreTrainedModel):
 class DualnetModel(_Reading):
     """The recurrence alone, `AutoModel`: vectors of tokens in their context."""
 
-    def __init__(self, config: DualnetConfig) -> None:
-        super().__init__(config)
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        _, last, _, others = self._read(input_ids, attention_mask, **kwargs)
-        output = BaseModelOutputWithPast(last_hidden_state=last, **others)
-        return output.to_tuple() if return_dict is False else output
+    def _answer(self, others: Any, logits: Any, last: Any, *_: Any) -> Any:
+        return BaseModelOutputWithPast(last_hidden_state=last, **others)
 
 
 class DualnetForCausalLM(_Reading, GenerationMixin):
@@ -264,7 +251,8 @@ class DualnetForCausalLM(_Reading, GenerationMixin):
         labels: int `(batch, time)`, shifted by the model, as usual there; -100 is left out.
         cache: the `StateCache` of the tokens before, also called `past_key_values`.
         use_cache, output_hidden_states, return_dict: As usual there. The hidden states are the
-            embeddings and the outputs of the recurrent layers.
+            embeddings, the outputs of the dual connection and of the recurrent layers; the last
+            is what `last_hidden_state` holds.
 
     Returns:
         `CausalLMOutputWithPast`, whose logits have a column more than the model has words, for
@@ -283,26 +271,14 @@ class DualnetForCausalLM(_Reading, GenerationMixin):
     True
     """
 
-    def __init__(self, config: DualnetConfig) -> None:
-        super().__init__(config)
-        self.post_init()
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
+    def _answer(
+        self, others: Any, logits: Any, last: Any, is_token: Any, labels: Any, items: Any
     ) -> Any:
-        logits, _, _, others = self._read(input_ids, attention_mask, **kwargs)
         loss = None
         if labels is not None:
-            items = kwargs.get("num_items_in_batch")
             settings = {"vocab_size": self.config.vocab_size, "num_items_in_batch": items}
             loss = self.loss_function(logits, labels, **settings)
-        output = CausalLMOutputWithPast(loss=loss, logits=logits, **others)
-        return output.to_tuple() if return_dict is False else output
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **others)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -320,23 +296,16 @@ class DualnetForSequenceClassification(_Reading):
         self.score = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
+    def _answer(
+        self, others: Any, logits: Any, hidden: Any, is_token: Any, labels: Any, items: Any
     ) -> Any:
-        _, hidden, is_token, others = self._read(input_ids, attention_mask, **kwargs)
         places = torch.arange(is_token.shape[1], device=is_token.device)
         last = (places * is_token).argmax(dim=1)
         logits = self.score(hidden[torch.arange(len(hidden)), last].to(self.score.weight.dtype))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        output = SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
-        return output.to_tuple() if return_dict is False else output
+        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
 
 
 AutoConfig.register(DualnetConfig.model_type, DualnetConfig)

@@ -180,7 +180,7 @@ def _shipped(model_name: str, weights: Any) -> StrPath:
 def _build_trained(path: StrPath, overrides: Mapping[str, Any]) -> LanguageModel:
     """Return the model of a RUN, built with `overrides`, which must fit its weights."""
     from dualnet import builders
-    from dualnet.runs.folder import Run
+    from dualnet.runs import Run
 
     run = Run.open_folder(path)
     trained = run.model()
@@ -246,9 +246,8 @@ def arguments_of(
 
 def vocabulary_size_of(arguments: Mapping[str, Any]) -> int | None:
     """Return the `vocabulary_size` among the builder's `arguments`, or those of its members."""
-    while "members" in arguments:  # which all have the same
-        arguments = arguments["members"][0]["arguments"]
-    return arguments.get("vocabulary_size")
+    *_, last = cards.all_arguments(arguments)  # the members have the same
+    return last.get("vocabulary_size")
 
 
 def known_arguments(card: Card, overrides: Mapping[str, Any] = MappingProxyType({})) -> list[str]:

@@ -266,7 +266,7 @@ def test_log_probabilities_loss_and_hidden_states_are_ours(words, opened):
     assert math.exp(output.loss.item()) == pytest.approx(score.perplexity, rel=1e-5)
     expected = array(words.hidden_states(inputs.input_ids.numpy().astype("int32")))
     np.testing.assert_allclose(output.hidden_states[-1].detach(), expected, atol=1e-6)
-    assert len(output.hidden_states) == 2  # embeddings and the one layer
+    assert len(output.hidden_states) == 3  # embeddings, the dual connection, and the one layer
     base = AutoModel.from_pretrained(model.name_or_path)(**inputs)
     assert torch.equal(base.last_hidden_state, output.hidden_states[-1])
     first, second = model(**inputs, return_dict=False)[0], output.logits

@@ -19,10 +19,8 @@ from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, 
 from dualnet.adaptation.statistics import GradientStatistics, in_order, statistics_of
 from dualnet.adaptation.step_size import StepSize, segments_of, with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted, unfrozen
-from dualnet.builders import LanguageModel
-from dualnet.builders.bucketing import bucket_length
+from dualnet.builders import LanguageModel, bucket_length, check_language_model
 from dualnet.builders.sharing import changing
-from dualnet.builders.weights import check_language_model
 from dualnet.devices import num_devices, whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of

@@ -6,8 +6,7 @@ import keras
 from keras import ops
 
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
-from dualnet.builders import questions
-from dualnet.builders.graph import Graph
+from dualnet.builders import Graph, questions
 from dualnet.builders.model import ClearsAllGradients
 from dualnet.builders.stream_state import StreamState
 

@@ -12,10 +12,8 @@ from keras import ops
 
 from dualnet import _backend
 from dualnet.adaptation.weights import Adapted, OutputBias, OutputMatrix, RecurrentMatrix
-from dualnet.builders import questions
-from dualnet.builders.graph import Graph
-from dualnet.builders.model import LanguageModel, has_own_core
-from dualnet.builders.reader import Reader
+from dualnet.builders import Graph, Reader, questions
+from dualnet.builders.model import LanguageModel
 from dualnet.layers import AdaptationMatrix, DualConnection, without_gradients
 
 # Layers that accept weights with an axis for the rows of a batch in front.
@@ -74,8 +72,7 @@ class Lesson(Reader):
         cls, model: LanguageModel, which: Adapted, rule: str, *, has_momentum: bool = False
     ) -> "Lesson":
         """Return the lesson of what learns of `model`, with padding where the model knows it."""
-        masked = not model.cache_size and not has_own_core(model.arguments)
-        return cls(which, rule, has_momentum=has_momentum, masked=masked)
+        return cls(which, rule, has_momentum=has_momentum, masked=model.can_mask)
 
     def fresh_moments(self) -> list[np.ndarray]:
         """Return the moments before the first step; those of "rms" are the roots it divides by."""

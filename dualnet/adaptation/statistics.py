@@ -11,8 +11,7 @@ from dualnet._checks import ArgumentError, check_count, checked
 from dualnet.adaptation.learner import make_learner
 from dualnet.adaptation.rules import SquaredGradients
 from dualnet.adaptation.weights import Adapted, adapted, unfrozen
-from dualnet.builders import LanguageModel
-from dualnet.builders.weights import check_language_model
+from dualnet.builders import LanguageModel, check_language_model
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
 from dualnet.evaluation.arguments import check_tokens

@@ -1,7 +1,5 @@
 """The learning rate of dynamic evaluation: the model's own, or found on validation text."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os
@@ -18,7 +16,6 @@ from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
 from dualnet.requests import AUTO, Learning
-from dualnet.runs.folder import Run
 from dualnet.runs.loading import run_of
 
 TOKENS = 5000  # of the validation text that are read with each learning rate
@@ -133,7 +130,6 @@ class StepSize:
     def _segments(self) -> list[np.ndarray]:
         valid = self.valid
         if valid is None:
-            assert isinstance(self.run, Run)
             valid = self.run.corpus().split("valid")
         tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
         if self.by_text:

@@ -12,8 +12,7 @@ import numpy as np
 from dualnet._columns import Results, texts_of
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
-from dualnet.builders import LanguageModel, questions
-from dualnet.builders.reader import Question, reader_of
+from dualnet.builders import LanguageModel, Question, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.evaluation.comparison import Totals, totals_of

@@ -4,15 +4,14 @@ import contextlib
 import dataclasses
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
 from keras import ops, tree
 
 from dualnet._checks import ArgumentError
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.weights import names_in
+from dualnet.builders import Graph, LanguageModel, names_in
 from dualnet.layers import AdaptationMatrix, Recurrence
 from dualnet.layers._configured import ConfiguredLayer, Role
 from dualnet.layers.adaptation_matrix import random_factor
@@ -49,17 +48,10 @@ class Adapted:
         """Whether there are weights that the model does not have."""
         return any(_is_added(item) for item in self.items)
 
-    @contextlib.contextmanager
-    def learning(self) -> Iterator[None]:
+    def learning(self) -> AbstractContextManager[None]:
         """Freeze the weights that do not learn for the duration of the context."""
         others = [w for name, w in self.trainable.items() if name not in self.weights]
-        for weight in others:
-            weight.trainable = False
-        try:
-            yield
-        finally:
-            for weight in others:
-                weight.trainable = True
+        return _trainable(others, False)
 
 
 class OutputBias(ConfiguredLayer):
@@ -235,17 +227,21 @@ ADDED = {
 }
 
 
-@contextlib.contextmanager
-def unfrozen(model: LanguageModel) -> Iterator[None]:
+def unfrozen(model: LanguageModel) -> AbstractContextManager[None]:
     """Make the layers that are frozen below a gate trainable for the duration of the context."""
-    frozen = _frozen_layers(model.core, model.arguments)
-    for layer in frozen:
-        layer.trainable = True
+    return _trainable(_frozen_layers(model.core, model.arguments), True)
+
+
+@contextlib.contextmanager
+def _trainable(parts: Sequence[Any], value: bool) -> Iterator[None]:
+    """Make weights or layers trainable, or not, for the duration of the context."""
+    for part in parts:
+        part.trainable = value
     try:
         yield
     finally:
-        for layer in frozen:
-            layer.trainable = False
+        for part in parts:
+            part.trainable = not value
 
 
 def _frozen_layers(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras.layers.Layer]:

@@ -9,10 +9,7 @@ import numpy as np
 from dualnet import plots
 from dualnet._checks import ArgumentError, checked
 from dualnet.analysis.model_outputs import find_layer, read_outputs
-from dualnet.builders import LanguageModel, TranslationModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import reader_of
-from dualnet.builders.weights import check_language_model
+from dualnet.builders import Graph, LanguageModel, TranslationModel, check_language_model, reader_of
 from dualnet.corpora import PairSplit
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import check_tokens

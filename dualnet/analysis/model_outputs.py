@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import check_count
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Question, reader_of
+from dualnet.builders import Graph, LanguageModel, Question, reader_of
 from dualnet.evaluation.scoring import segments
 
 SEGMENT = 256  # tokens per call, each of which yields a row as wide as the vocabulary

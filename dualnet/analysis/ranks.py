@@ -10,8 +10,7 @@ import numpy as np
 from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_penalty, checked
 from dualnet.analysis.model_outputs import read_outputs
-from dualnet.builders import LanguageModel, questions
-from dualnet.builders.weights import check_language_model
+from dualnet.builders import LanguageModel, check_language_model, questions
 from dualnet.evaluation.arguments import check_tokens
 
 

@@ -8,9 +8,7 @@ from keras import ops
 
 from dualnet._checks import check_choice, check_flag, checked
 from dualnet.analysis.model_outputs import read_outputs
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.weights import check_language_model
+from dualnet.builders import Graph, LanguageModel, check_language_model
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.words import words_of
 from dualnet.text.plain_text import check_text

@@ -187,21 +187,12 @@ def _parts(
         rate, level = recurrent.internal_dropout, f"level_{number}_dropout"
         levels.append(dropouts.drop("internal", rate, output, name=level))
     levels.append(dropouts.drop("output", recurrent.output_dropout, hidden))
-    if stations.connection.is_dual:
-        levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
-    dual = stations.connection.is_dual
-    features = stations.output.features(levels, dual=dual, attentional=True)
-    head = stations.output.layer(vocabulary_size, sizes.latent, layer, dropouts)
-    logits = stations.output.logits(head, features, vocabulary_size)
+    top = stations.top(layer, embedded, levels, sizes, vocabulary_size, attentional=True)
     # The decoder alone begins where the encoder ends.
-    graph = Graph(
-        tokens, encoded, new_states, hidden, word_logits=logits, features=features, head=head,
-        padded=True, constants=3,
-    )  # fmt: skip
+    graph = Graph(tokens, encoded, new_states, hidden, **top, padded=True, constants=3)
     encoder = keras.Model(source, encoded, name="encoder")
-    whole = keras.Model([source, tokens], logits, name="whole")
-    stations.initialization.initialize(whole)
-    stations.regularization.regularize(whole)
+    whole = keras.Model([source, tokens], graph.word_logits, name="whole")
+    stations.start(whole)
     return encoder, graph, whole
 
 

@@ -68,21 +68,8 @@ def _graph(vocabulary_size: int, stations: Stations) -> Graph:
     levels, hidden, states, new_states = stations.recurrent.run(
         embedded, sizes.recurrent, dropouts, stations.embedding.mask(tokens)
     )
-    if stations.connection.is_dual:
-        levels.append(stations.connection.connect(embedded, levels[-1], sizes.dual, dropouts))
-    features = stations.output.features(levels, dual=stations.connection.is_dual)
-    head = stations.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
-    graph = Graph(
-        tokens,
-        states,
-        new_states,
-        hidden,
-        word_logits=stations.output.logits(head, features, vocabulary_size),
-        features=features,
-        head=head,
-        past_decode=stations.output.past_decode(embedding),
-        padded=stations.embedding.padded,
-    )
-    stations.initialization.initialize(graph.core)
-    stations.regularization.regularize(graph.core)
+    top = stations.top(embedding, embedded, levels, sizes, vocabulary_size)
+    past_decode, padded = stations.output.past_decode(embedding), stations.embedding.padded
+    graph = Graph(tokens, states, new_states, hidden, **top, past_decode=past_decode, padded=padded)
+    stations.start(graph.core)
     return graph

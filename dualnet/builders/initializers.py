@@ -10,21 +10,8 @@ from keras import ops
 from dualnet.layers import Recurrence
 from dualnet.layers._configured import Role
 
-INITIALIZERS = {
-    "keras": "Each layer's own.",
-    "uniform": "All weights, biases included, uniform within initializer_range (Zaremba et al.).",
-    "uniform_matrices": "Matrices uniform within initializer_range; biases each layer's own (the "
-    "Chainer models of Takase et al., recurrent highway networks).",
-    "by_units": "All weights of a cell uniform within 1 / sqrt(units), as in PyTorch (which has "
-    "two biases where there is one here); those of the experts within 1 / sqrt(size in), other "
-    "matrices within initializer_range (AWD-LSTM).",
-    "by_shape": "All weights uniform within sqrt(6 / sum of their dimensions), where each gate's "
-    "part of a matrix or bias and each vector of the embedding counts separately (depth-gated "
-    "LSTM).",
-    "by_fan_in": "Matrices truncated normal with standard deviation 1 / sqrt(size in); a cell's "
-    "biases likewise by its units, added to the forget bias; the embedding by its units; the "
-    "rounds of a Mogrifier the layer's own (Melis et al.).",
-}
+# The rules; the argument `initializer` of `language_model` documents them.
+INITIALIZERS = ("keras", "uniform", "uniform_matrices", "by_units", "by_shape", "by_fan_in")
 NEEDS_RANGE = ("uniform", "uniform_matrices", "by_units")
 
 

@@ -17,6 +17,7 @@ from dualnet.builders.graph import Perplexity, token_losses
 from dualnet.builders.parts import check_imported, modules_of
 from dualnet.builders.sharing import reading
 from dualnet.builders.stream_state import StreamState
+from dualnet.cards import all_arguments
 from dualnet.devices import check_rows, divided, num_devices
 from dualnet.layers import without_gradients
 from dualnet.text import Tokenizer, from_config
@@ -84,6 +85,7 @@ class LanguageModel(ClearsAllGradients):
         gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate only.
         cache_size: int. Words that its neural cache remembers, or the largest of those of its
             members; 0 without one.
+        can_mask: bool. Whether padding can be masked, which a cache and a core of your own cannot.
 
     Example:
 
@@ -107,7 +109,9 @@ class LanguageModel(ClearsAllGradients):
         self.arguments = dict(arguments)
         self.padded = graph.padded
         self.gated = self.arguments.get("gate", "none") != "none"
-        self.cache_size = _cache_size(arguments)
+        every = list(all_arguments(arguments))
+        self.cache_size = max(int(own.get("cache_size", 0)) for own in every)
+        self.can_mask = not self.cache_size and not any("core" in own for own in every)
         self.state_size = [int(state.shape[-1]) for state in graph.states[graph.constants :]]
         self.vocabulary_size = int(graph.word_logits.shape[-1])
         # The names are those of files: Keras saves by attribute.
@@ -205,12 +209,7 @@ class LanguageModel(ClearsAllGradients):
             required = "must be 'tf_saved_model'."
             way_out = "Use dualnet.export(model, path, format=...) for 'onnx' and 'litert'."
             raise ArgumentError("format", f"{required} Received: format={format!r}. {way_out}")
-        if keras.config.backend() != "tensorflow":
-            raise ImportError(
-                "`export` needs the TensorFlow backend. Received: the backend "
-                f"{keras.config.backend()!r}. Save the model as .keras, then load and export it "
-                "in a process with KERAS_BACKEND=tensorflow."
-            )
+        check_exports()
         kwargs.setdefault("input_signature", [keras.InputSpec("int32", (None, None))])
         with without_gradients():
             super().export(filepath, format=format, verbose=verbose, **kwargs)
@@ -543,8 +542,7 @@ class LanguageModel(ClearsAllGradients):
 
     def _uses_buckets(self):
         """Bucket where each new length is compiled, and where padding can be masked out."""
-        exact = self.loss is None and self._compile_metrics is None and not self.cache_size
-        exact = exact and not has_own_core(self.arguments)  # which knows no masks
+        exact = self.loss is None and self._compile_metrics is None and self.can_mask
         return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
 
     def _open(self, stream, data, batch_size):
@@ -602,13 +600,13 @@ class LanguageModel(ClearsAllGradients):
 
     # --- saving
 
-    def without_optimizer(self):
-        """Return a model of the same layers without an optimizer.
+    def without_optimizer(self, graph=None):
+        """Return a model of the same layers, or of another `graph`, without an optimizer.
 
         Keras would write the optimizer's state, twice as large, into a file of weights.
         """
         settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
-        return LanguageModel(self.graph, **settings)
+        return LanguageModel(graph or self.graph, **settings)
 
     def get_config(self):
         vocabulary, modules = self.vocabulary, modules_of(self.arguments)
@@ -632,15 +630,14 @@ class LanguageModel(ClearsAllGradients):
         return model
 
 
-def _cache_size(arguments):
-    members = [member["arguments"] for member in arguments.get("members", ())]
-    return max(int(arguments.get("cache_size", 0)), *map(_cache_size, members), 0)
-
-
-def has_own_core(arguments):
-    """Tell whether a model with these arguments, or a member of it, has a core of one's own."""
-    members = [member["arguments"] for member in arguments.get("members", ())]
-    return "core" in arguments or any(map(has_own_core, members))
+def check_exports():
+    """Raise `ImportError` for a backend that writes no SavedModel."""
+    if keras.config.backend() != "tensorflow":
+        raise ImportError(
+            "`export` needs the TensorFlow backend. Received: the backend "
+            f"{keras.config.backend()!r}. Save the model as .keras, then load and export it in a "
+            "process with KERAS_BACKEND=tensorflow."
+        )
 
 
 def _as_tensor(tokens):

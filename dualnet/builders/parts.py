@@ -10,6 +10,7 @@ import keras
 
 from dualnet._checks import ArgumentError, did_you_mean
 from dualnet.builders.cells import CELLS, COMMON, arguments_of
+from dualnet.cards import all_arguments
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
 # The arguments of a builder that may be a class of your own, and what else they may be.
@@ -103,13 +104,12 @@ def _registered(name: str) -> Any:
 
 def modules_of(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the module of each part of your own in builder `arguments`, by registered name."""
-    modules = classes_in(arguments.get("core", "{}"))
-    for argument in CHOICES.keys() & arguments.keys():
-        kind = own_class(argument, arguments[argument])
-        if kind is not None:
-            modules[arguments[argument]] = kind.__module__
-    for member in arguments.get("members", ()):
-        modules |= modules_of(member["arguments"])
+    modules: dict[str, str] = {}
+    for own in all_arguments(arguments):
+        modules |= classes_in(own.get("core", "{}"))
+        for argument in CHOICES.keys() & own.keys():
+            if (kind := own_class(argument, own[argument])) is not None:
+                modules[own[argument]] = kind.__module__
     of_others = ("keras.", "dualnet.")
     return {name: module for name, module in modules.items() if not module.startswith(of_others)}
 

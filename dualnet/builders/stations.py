@@ -20,6 +20,7 @@ from dualnet.builders import parts
 from dualnet.builders.cells import CELLS, arguments_of
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
 from dualnet.builders.memory import check_depth, check_memory
+from dualnet.cards import with_members
 from dualnet.layers._configured import l2_regularizer
 from dualnet.layers._keras_cell import KerasCell
 from dualnet.layers.doc_output import ACTIVATIONS, BALANCE_FORMS
@@ -593,9 +594,19 @@ class Initialization(Station):
     """The initial weights.
 
     Args:
-        initializer: "keras" (each layer's own; our choice for the embedding, normal with
-            standard deviation 1 / sqrt(units)), or one of
-            `dualnet.builders.initializers.INITIALIZERS`.
+        initializer: How weights start. "keras": each layer's own; our choice for the embedding,
+            normal with standard deviation 1 / sqrt(units). "uniform": all weights, biases
+            included, uniform within initializer_range (Zaremba et al.). "uniform_matrices":
+            matrices uniform within initializer_range; biases each layer's own (the Chainer models
+            of Takase et al., recurrent highway networks). "by_units": all weights of a cell
+            uniform within 1 / sqrt(units), as in PyTorch (which has two biases where there is one
+            here); those of the experts within 1 / sqrt(size in), other matrices within
+            initializer_range (AWD-LSTM). "by_shape": all weights uniform within sqrt(6 / sum of
+            their dimensions), where each gate's part of a matrix or bias and each vector of the
+            embedding counts separately (depth-gated LSTM). "by_fan_in": matrices truncated normal
+            with standard deviation 1 / sqrt(size in); a cell's biases likewise by its units, added
+            to the forget bias; the embedding by its units; the rounds of a Mogrifier the layer's
+            own (Melis et al.).
         initializer_range: float, for the initializers that need it.
     """
 
@@ -971,6 +982,31 @@ class CommonStations:
             for key, value in getattr(self, name).arguments().items()
         }
 
+    def top(
+        self,
+        embedding: keras.layers.Embedding,
+        embedded: Any,
+        levels: list[Any],
+        sizes: LayerSizes,
+        vocabulary_size: int,
+        *,
+        attentional: bool = False,
+    ) -> dict[str, Any]:
+        """Put connection and output on the `levels` below; return their fields of the `Graph`."""
+        dual, dropouts = self.connection.is_dual, self.dropouts
+        if dual:
+            connected = self.connection.connect(embedded, levels[-1], sizes.dual, dropouts)
+            levels = [*levels, connected]
+        features = self.output.features(levels, dual=dual, attentional=attentional)
+        head = self.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
+        logits = self.output.logits(head, features, vocabulary_size)
+        return {"word_logits": logits, "features": features, "head": head}
+
+    def start(self, core: keras.Model) -> None:
+        """Draw the initial weights of `core`, and add the penalties on all of them."""
+        self.initialization.initialize(core)
+        self.regularization.regularize(core)
+
     def check_tied(self, sizes: LayerSizes, name: str, size: int) -> None:
         """Raise `ArgumentError` unless what enters a tied output is as wide as the embedding.
 
@@ -1081,15 +1117,6 @@ WRAPPERS: dict[str, Any] = {**Gate().arguments(), **Cache().arguments()}
 
 def without_regularization(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return builder `arguments` with all dropouts and penalties at 0, those of members too."""
-    without: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if name == "members":
-            without[name] = [
-                {**member, "arguments": without_regularization(member["arguments"])}
-                for member in value
-            ]
-        elif name.endswith(("_dropout", "_l2", "_regularization")):
-            without[name] = 0.0
-        else:
-            without[name] = value
-    return without
+    off = ("_dropout", "_l2", "_regularization")
+    without = {name: 0.0 if name.endswith(off) else value for name, value in arguments.items()}
+    return with_members(without, without_regularization)

@@ -150,9 +150,9 @@ class TranslationModel(LanguageModel):
         check_words("source_vocabulary", vocabulary, self.source_vocabulary_size)
         self._source_vocabulary = vocabulary
 
-    def without_optimizer(self):
+    def without_optimizer(self, graph=None):
         settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
-        return TranslationModel(self.encoder, self.graph, self.core, **settings)
+        return TranslationModel(self.encoder, graph or self.graph, self.core, **settings)
 
     def get_config(self):
         vocabulary = self.source_vocabulary

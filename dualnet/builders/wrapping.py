@@ -1,7 +1,5 @@
 """What stands over whole models: one gate, the mean of several models, a cache."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_ids
-from dualnet.builders import LanguageModel
-from dualnet.builders.weights import check_language_model
+from dualnet.builders import LanguageModel, check_language_model
 from dualnet.text import EOS, Tokenizer
 
 

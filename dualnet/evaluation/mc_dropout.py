@@ -2,15 +2,16 @@
 
 import functools
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
-from dualnet.builders import BUILDERS, LanguageModel, questions
-from dualnet.builders.reader import Reader
+from dualnet.builders import BUILDERS, LanguageModel, Reader, questions
 from dualnet.builders.stations import PLACES, without_regularization
+from dualnet.cards import all_arguments, with_members
 
 
 class DropoutReader(Reader):
@@ -22,7 +23,9 @@ class DropoutReader(Reader):
     """
 
     def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
-        arguments, active = _scaled_rates(model.arguments, dropout_scale)
+        arguments = _scaled_rates(model.arguments, dropout_scale)
+        rates = (pair for own in all_arguments(arguments) for pair in own.items())
+        active = {name for name, rate in rates if name.endswith("_dropout") and np.any(rate)}
         if not active:
             required = "must be 0 for a model without dropout, all passes of which are equal."
             received = "Received: a model whose dropout rates are all 0."
@@ -47,26 +50,15 @@ class DropoutReader(Reader):
             state.assign([int(seed), 0])
 
 
-def _scaled_rates(arguments: dict[str, Any], scale: float) -> tuple[dict[str, Any], set[str]]:
-    """Return `arguments` with scaled dropout rates, and the names of those that are not 0.
-
-    The rates of the members of an ensemble are scaled, too.
-    """
+def _scaled_rates(arguments: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """Return `arguments` with scaled dropout rates, those of the members of an ensemble, too."""
     if arguments.get("gate", "none") != "none":  # what is below a gate drops nothing
         without = without_regularization(arguments)
         arguments = {**without, "gate_dropout": arguments["gate_dropout"]}
-    scaled, active = dict(arguments), set()
-    for name, value in arguments.items():
-        if name.endswith("_dropout"):  # a rate, several, or None
-            scaled[name] = keras.tree.map_structure(
-                lambda rate: rate * scale if is_number(rate) else rate, value
-            )
-            if np.any(scaled[name]):
-                active.add(name)
-        elif name == "members":
-            scaled[name] = []
-            for member in value:
-                member_arguments, names = _scaled_rates(member["arguments"], scale)
-                scaled[name].append({**member, "arguments": member_arguments})
-                active |= names
-    return scaled, active
+
+    def scaled(rate: Any) -> Any:
+        return rate * scale if is_number(rate) else rate
+
+    rates = {name: value for name, value in arguments.items() if name.endswith("_dropout")}
+    changed = {**arguments, **keras.tree.map_structure(scaled, rates)}  # a rate, several, or None
+    return with_members(changed, lambda own: _scaled_rates(own, scale))

@@ -12,8 +12,7 @@ import numpy as np
 
 from dualnet._checks import checked
 from dualnet._columns import labels_of, to_frame
-from dualnet.builders import LanguageModel, questions
-from dualnet.builders.reader import reader_of
+from dualnet.builders import LanguageModel, questions, reader_of
 from dualnet.corpora.sentence_pairs import SentencePair, read_pairs
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos

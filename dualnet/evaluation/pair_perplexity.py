@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.builders import TranslationModel, questions
-from dualnet.builders.reader import reader_of
+from dualnet.builders import TranslationModel, questions, reader_of
 from dualnet.corpora import PairCorpus, PairSplit
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import perplexity_of

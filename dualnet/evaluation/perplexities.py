@@ -13,9 +13,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
-from dualnet.builders import LanguageModel, questions
-from dualnet.builders.reader import Reader, reader_of
-from dualnet.builders.weights import check_language_model
+from dualnet.builders import LanguageModel, Reader, check_language_model, questions, reader_of
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of

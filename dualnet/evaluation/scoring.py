@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.builders.reader import Reader
+from dualnet.builders import Reader
 
 WORK = 2048  # tokens that one call reads, about
 SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads

@@ -9,8 +9,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, checked
 from dualnet._columns import Results, columns_of, texts_of
-from dualnet.builders import LanguageModel, TranslationModel, questions
-from dualnet.builders.reader import reader_of
+from dualnet.builders import LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, Totals, totals_of

@@ -9,9 +9,7 @@ from keras import ops
 
 from dualnet.adaptation.dynamic import learning
 from dualnet.analysis.model_outputs import SEGMENT, find_layer
-from dualnet.builders import LanguageModel, questions, token_losses
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import reader_of
+from dualnet.builders import Graph, LanguageModel, questions, reader_of, token_losses
 from dualnet.evaluation import scoring
 from dualnet.layers import DOCOutput, IOGate
 from dualnet.requests import DynamicEvaluating

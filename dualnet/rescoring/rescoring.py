@@ -13,9 +13,8 @@ from keras import ops
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
-from dualnet.builders import LanguageModel, TranslationModel, questions
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import NotFiniteError, reader_of
+from dualnet.builders import Graph, LanguageModel, TranslationModel, questions, reader_of
+from dualnet.builders.reader import NotFiniteError
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.generation import translation
@@ -155,10 +154,7 @@ class _Scorer:
         self.translates = isinstance(model, TranslationModel)
         self.vocabulary: Tokenizer
         if isinstance(model, TranslationModel):
-            if model.vocabulary is None or model.source_vocabulary is None:
-                required = "must have `vocabulary` and `source_vocabulary`."
-                way_out = "Set them, or train it on a corpus of pairs."
-                raise ArgumentError("models", f"{required} Received: {name!r} without. {way_out}")
+            translation.check_translators([model])
             self.vocabulary = model.vocabulary
             self.eos_id = self.vocabulary.require_eos()
         else:

@@ -10,8 +10,7 @@ from dualnet._checks import ArgumentError
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import adapted
-from dualnet.builders import LanguageModel, TranslationModel
-from dualnet.builders.weights import checksum_of
+from dualnet.builders import LanguageModel, TranslationModel, checksum_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.requests import Exporting, Teaching
 from dualnet.serving import requests
