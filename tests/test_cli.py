@@ -23,7 +23,7 @@ from dualnet.cli.console import Table, truncate
 from dualnet.cli.evaluating import _cache_settings
 from dualnet.corpora import encoding
 from dualnet.runs import Run
-from dualnet.runs import folder as opening
+from dualnet.runs import run as opening
 from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import loop
 from tests import commands

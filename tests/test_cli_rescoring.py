@@ -154,7 +154,7 @@ def test_a_model_carries_its_state_and_adapts(
     if settings.get("rule") == "rms":
         sizes = {"batch_size": 1, "sequence_length": 20}
         statistics = dualnet.gradient_statistics(model, corpus.train[:60], **sizes)
-        monkeypatch.setattr("dualnet.runs.folder.Run.training_text", lambda run: statistics)
+        monkeypatch.setattr("dualnet.runs.run.Run.training_text", lambda run: statistics)
         settings = {**settings, "statistics": statistics}
     (tmp_path / "out").write_text(cli(f"rescore {run} {nbest} {options}"))
     assert_alike(read_nbest(tmp_path / "out"), rescore({"lm": model}, LISTS, **settings))

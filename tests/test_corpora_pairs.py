@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from keras import ops
 
 from dualnet import corpora
+from dualnet.corpora import PairSplit
 from dualnet.corpora.number_words import number_words
 from dualnet.corpora.pair_batches import PairBatches
-from dualnet.corpora.pair_corpus import PairSplit
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 
 EN = {"train": "a dog\n\nthe cat sat\na cat", "valid": "a dog\n", "test": "\nthe bird\n"}

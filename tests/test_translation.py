@@ -11,7 +11,7 @@ from keras import ops
 import dualnet
 from dualnet import corpora, runs, training, zoo
 from dualnet.builders.bucketing import bucket_length
-from dualnet.corpora.pair_corpus import PairSplit
+from dualnet.corpora import PairSplit
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.generation import translation, translations
 from dualnet.text import Vocabulary

@@ -22,7 +22,8 @@ from dualnet.cli.console import (
     silence,
 )
 from dualnet.cli.options import OfCorpus, Reading, Resuming, check_corpus, open_language_model
-from dualnet.tuning.job import CORPUS, JOB, load_job
+from dualnet.tuning.job import CORPUS, JOB, describe
+from dualnet.tuning.loading import list_jobs, load_job
 
 
 class Jobs(Options):
@@ -72,9 +73,6 @@ def jobs(options: Jobs) -> None:
     Examples:
         dualnet jobs dual_table1
     """
-    from dualnet.tuning import list_jobs, load_job
-    from dualnet.tuning.job import describe
-
     if options.name is not None:
         if zoo.is_file(options.name):
             quietly("dualnet.training")  # a job of your own is checked with it

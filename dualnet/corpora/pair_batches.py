@@ -3,7 +3,7 @@
 import numpy as np
 
 from dualnet._checks import check_count
-from dualnet.corpora.pair_corpus import PairSplit
+from dualnet.corpora.pair_split import PairSplit
 from dualnet.corpora.sentence_batches import PADDING_ID, ShuffledBatches
 from dualnet.text import Tokenizer
 

@@ -14,6 +14,7 @@ from dualnet._checks import ArgumentError, StrPath, check_choice, check_count, c
 from dualnet.corpora import number_words, pair_files
 from dualnet.corpora.corpus import choose_tokenizer
 from dualnet.corpora.encoding import Settings, learnt
+from dualnet.corpora.pair_split import PairSplit
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import EOS, Tokenizer, Vocabulary
 from dualnet.text.plain_text import END
@@ -25,59 +26,6 @@ NUMBERS = "numbers"
 CHUNK_LINES = 10_000  # that are encoded at once
 OneTokenizer = StrPath | Tokenizer
 Tokenizers = OneTokenizer | tuple[OneTokenizer, ...] | list[OneTokenizer]
-
-
-@dataclass(frozen=True, eq=False)
-class PairSplit:
-    """The pairs of a split: their lines, and the ids of both sides.
-
-    The ids of a side are those of its lines in order, without `<eos>`; line k has the ids
-    from `offsets[k]` to `offsets[k + 1]`.
-
-    Attributes:
-        source_lines, target_lines: tuple of str, as in the files.
-        source_ids, target_ids: int32 `(num_tokens,)`.
-        source_offsets, target_offsets: int64 `(num_pairs + 1,)`.
-        too_long: int. Pairs that were left out because a side exceeds `max_tokens`.
-        empty: int. Pairs that were left out because a side has no token.
-
-    Example:
-
-    >>> from dualnet import corpora
-    >>> split = corpora.load_pairs("numbers").train
-    >>> len(split), split.source_lines[0], split.target_lines[0]
-    (4000, '1 0 3 9', 'one thousand thirty nine')
-    """
-
-    source_lines: tuple[str, ...]
-    target_lines: tuple[str, ...]
-    source_ids: np.ndarray
-    target_ids: np.ndarray
-    source_offsets: np.ndarray
-    target_offsets: np.ndarray
-    too_long: int = 0
-    empty: int = 0
-
-    def __len__(self) -> int:
-        return len(self.source_lines)
-
-    def __repr__(self) -> str:
-        sizes = f"source={len(self.source_ids)}, target={len(self.target_ids)}"
-        return f"PairSplit({len(self)} pairs, {sizes})"
-
-    def source(self, index: int) -> np.ndarray:
-        """Return the ids of source line `index`: int32 `(length,)`."""
-        return self._line(index, self.source_ids, self.source_offsets)
-
-    def target(self, index: int) -> np.ndarray:
-        """Return the ids of target line `index`: int32 `(length,)`."""
-        return self._line(index, self.target_ids, self.target_offsets)
-
-    def _line(self, index: int, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        if check_count("index", index, least=0) >= len(self):
-            message = f"must be below {len(self)}, the number of pairs. Received: index={index}."
-            raise ArgumentError("index", message)
-        return ids[offsets[index] : offsets[index + 1]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dualnet._checks import StrPath, checked
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
-from dualnet.runs.folder import Run
+from dualnet.runs.run import Run
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel

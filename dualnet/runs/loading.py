@@ -15,7 +15,7 @@ from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import UNFINISHED, claim
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
-from dualnet.runs.folder import EARLY_FILES, WEIGHTS, Run, checksummed, write_card, write_vocabulary
+from dualnet.runs.folder import EARLY_FILES, WEIGHTS, checksummed, write_card, write_vocabulary
 from dualnet.runs.shipped import check_own, copy_licences
 from dualnet.text import Tokenizer
 
@@ -66,18 +66,18 @@ def _check_config(path: Path) -> None:
         raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
 
 
-_runs: weakref.WeakKeyDictionary[LanguageModel, Run] = weakref.WeakKeyDictionary()
+_runs: weakref.WeakKeyDictionary[LanguageModel, Any] = weakref.WeakKeyDictionary()
 
 
-def remember(model: LanguageModel, run: Run | None) -> LanguageModel:
+def remember(model: LanguageModel, run: Any) -> LanguageModel:
     """Return `model`, of which `run_of` will tell that it has the weights of `run`."""
     if run is not None:
         _runs[model] = run
     return model
 
 
-def run_of(model: LanguageModel) -> Run | None:
-    """Return the RUN folder that a model was loaded from, None for any other."""
+def run_of(model: LanguageModel) -> Any:
+    """Return the `Run` of the folder that a model was loaded from, None for any other."""
     return _runs.get(model)
 
 

@@ -2,9 +2,9 @@
 
 The room has three parts:
 
-- the search, here: `job` says what is searched, and `job_checks` checks it; `search_run` begins
-  or resumes a search, and runs it to its end; its processes share `search_folder`; `trial` is one
-  of its trials, done by `trial_process`;
+- the search, here: `job` says what is searched, `loading` reads it from a file, and `job_checks`
+  checks it; `search_run` begins or resumes a search, and runs it to its end; its processes share
+  `search_folder`; `trial` is one of its trials, done by `trial_process`;
 - `engine`, what stands in for KerasTuner's gaps: oracles, tuner, processes, chief;
 - `report`, what a search shows and leaves: tables, plots, TensorBoard's HParams.
 """
@@ -12,7 +12,8 @@ The room has three parts:
 from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import extra
-from dualnet.tuning.job import Job, list_jobs, load_job
+from dualnet.tuning.job import Job
+from dualnet.tuning.loading import list_jobs, load_job
 
 if TYPE_CHECKING:
     from dualnet.tuning.hypermodel import HyperModel as HyperModel

@@ -2,26 +2,20 @@
 
 import contextlib
 import dataclasses
-import fnmatch
 import itertools
 import json
 import math
-import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import tomli_w
 
-from dualnet import zoo
-from dualnet._checks import ArgumentError, StrPath, check_fields, checked, did_you_mean, is_number
-from dualnet._data import folder
+from dualnet._checks import ArgumentError, check_fields, checked, is_number
 from dualnet._fields import Settings, choice, count, positive
-from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
+from dualnet._toml import OTHERS, Kind
 from dualnet.cards import SIZES
 
 RANGE_KEYS = ("min_value", "max_value", "step", "sampling")
@@ -461,116 +455,6 @@ def parse_count(text: str | int) -> int:
 
 
 # --- files
-
-
-@checked
-def list_jobs(pattern: str = "*") -> list[str]:
-    """Return the sorted names of dualnet's jobs that match `pattern`.
-
-    Example:
-
-    >>> from dualnet.tuning import list_jobs
-    >>> list_jobs("doc_*")
-    ['doc_experts', 'doc_latent_dropout', 'doc_penalty']
-    """
-    names = [path.name for path in folder("tuning").iterdir() if path.name.endswith(".toml")]
-    stems = [name.removesuffix(".toml") for name in names]
-    return sorted(fnmatch.filter(stems, pattern))
-
-
-@checked
-def load_job(name: StrPath) -> Job:
-    """Return the job `name`.
-
-    Args:
-        name: one of `list_jobs()`, or the path of a job file of your own, ending in ".toml".
-
-    Raises:
-        ValueError: if there is no such job, or the file has a mistake; the message says where.
-
-    Example:
-
-    >>> from dualnet.tuning import load_job
-    >>> load_job("krause_dynamic").kind
-    'evaluation'
-    """
-    if zoo.is_file(name):
-        where = file = os.fspath(name)
-        table = read_toml(file, what="A job")
-        text = Path(file).read_text("utf-8-sig")
-    elif name in list_jobs():
-        where, file = f"tuning/{name}.toml", ""
-        text = (folder("tuning") / f"{name}.toml").read_text("utf-8")
-        table = tomllib.loads(text)
-    else:
-        hint = did_you_mean(name, list_jobs(), most=3)
-        way_out = "`dualnet jobs` lists all jobs; the name of a job file of your own ends in .toml."
-        raise ValueError(f"Unknown job. Received: name={name!r}.{hint} {way_out}")
-    try:
-        job = _job(table, Path(name).stem, file)
-        if file:  # dualnet's own jobs are checked by its tests: showing them needs no Keras
-            from dualnet.tuning.job_checks import check_job
-
-            check_job(job)
-    except JobError as error:
-        raise ValueError(f"{at_line(where, _line(text, error.place))}: {error}") from None
-    return job
-
-
-def _line(text: str, place: Sequence[str]) -> int:
-    """Return the line of the innermost key of `place` that has one, 0 if none has."""
-    keys = [(place[i], ".".join(place[:i])) for i in reversed(range(len(place)))]
-    keys.insert(-1, (place[:2][-1], ""))  # a table may also be written as dotted keys
-    return next(filter(None, (line_of(text, key, table=table) for key, table in keys)), 0)
-
-
-def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
-    """Return the job in `table`, keys and types checked, values not yet."""
-    way_out = " Settings of the trials belong in [fixed] and [space]."
-    with JobError.at():
-        check_keys(table, SCHEMA, way_out=way_out)
-    fields = {"name": stem, **table, "ours": tuple(table.get("ours", ())), "file": file}
-    kind, tuner = table.get("kind", "training"), table.get("tuner", "random")
-    if "parameters" in table:
-        with JobError.at():
-            fields["parameters"] = parse_count(table["parameters"])
-    if tuner == "grid":
-        fields.setdefault("max_trials", None)
-    if tuner == "hyperband" or kind == "evaluation":
-        fields.setdefault("early_stopping", "none")
-    if "model" in fields and file and zoo.is_file(fields["model"]):
-        fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), fields["model"]))
-    with JobError.at("fixed"):
-        check_keys(table.get("fixed", {}), {OTHERS: VALUE})
-    fields["space"] = tuple(_parameter(*item) for item in table.get("space", {}).items())
-    message = "must have a parameter to search. Received: none."
-    JobError.unless(bool(fields["space"]), ("space",), message)
-    with JobError.at():
-        return Job(**fields)
-
-
-def _parameter(name: str, entry: Any) -> Parameter:
-    """Return parameter `name` from its entry in the table [space]."""
-    place = ("space", name)
-    table: Any = {"values": entry} if isinstance(entry, list) else entry
-    if not isinstance(table, dict):
-        message = f"must be a list of values, or a table of {', '.join(PARAMETER)}. Received: "
-        way_out = "Settings that all trials share belong in [fixed]."
-        raise JobError(place, f"{message}{name} = {entry!r}. {way_out}")
-    with JobError.at(*place):
-        check_keys(table, PARAMETER)
-    fields = {**table, "when": {key: tuple(v) for key, v in table.get("when", {}).items()}}
-    with JobError.at("space"):
-        for value in table.get("values", ()):
-            check_keys({name: value}, {OTHERS: VALUE})
-    if values := table.get("values"):
-        numbers = {type(value) for value in values} == {int, float}
-        fields["values"] = tuple(map(float, values) if numbers else values)
-    elif float in map(type, (table.get("min_value"), table.get("max_value"))):
-        ends = {"min_value", "max_value", "step"} & fields.keys()
-        fields |= {key: float(table[key]) for key in ends}
-    with JobError.at(*place):
-        return Parameter(name=name, **fields)
 
 
 # --- for people

@@ -15,11 +15,12 @@ from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.corpora.cached_ids import mapped
 from dualnet.runs import Run
-from dualnet.runs.folder import READ_AS, TOKENIZER, WORDS, corpus_table
+from dualnet.runs.folder import READ_AS, WORDS, corpus_table, tokenizer_file
 from dualnet.text import load_tokenizer
 from dualnet.training import card_for, versions
 from dualnet.training.initial_weights import load_with
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, load_job
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
+from dualnet.tuning.loading import load_job
 from dualnet.tuning.trial import Task
 
 TABLE = "corpus.json"  # in the folder of a corpus
@@ -110,8 +111,7 @@ def read_corpus(folder: Path) -> Corpus:
     """Return the corpus that `write_corpus` wrote, its ids as memory maps."""
     fields = read_json(folder / TABLE)
     settings = {"documents": fields.pop("documents", "line"), "lowercase": fields["lowercase"]}
-    file = next(path for name in (WORDS, TOKENIZER) if (path := folder / name).is_file())
-    vocabulary = load_tokenizer(file, **settings)
+    vocabulary = load_tokenizer(str(tokenizer_file(folder)), **settings)
     ids: dict[str, Any] = {split: mapped(folder / f"{split}.npy") for split in SPLITS}
     return Corpus(**fields, **ids, vocabulary=vocabulary)
 

@@ -32,8 +32,9 @@ from dualnet.tuning.engine.chief import Chief, chief_address, role, serve
 from dualnet.tuning.engine.oracles import count_trials, make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, load_job
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
 from dualnet.tuning.job_checks import override
+from dualnet.tuning.loading import load_job
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.figures import write_plots
 from dualnet.tuning.report.hparams import write_hparams

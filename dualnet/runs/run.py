@@ -1,0 +1,349 @@
+"""`Run`: a RUN folder, a shipped model or a `.keras` file, which is opened once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dualnet import corpora
+from dualnet._checks import ArgumentError, StrPath, did_you_mean
+from dualnet._files import read_json, sha256_of, write_whole
+from dualnet._toml import OTHERS, check_keys, read_toml
+from dualnet.cards import CARD_SCHEMA, Card, card_names
+from dualnet.corpora import Corpus, PairCorpus
+from dualnet.runs import folder as files
+from dualnet.runs import shipped
+from dualnet.text import Tokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from dualnet.builders import LanguageModel
+
+LEARNING = "learning.json"  # in it: the learning rates that were found for dynamic evaluation
+REQUIRED = ("name", "builder", "seed", "corpus", "config", "recipe")  # what it needs of its card
+
+
+class Run:
+    """A RUN folder, a shipped model, or a `.keras` file.
+
+    Opening it reads the card and needs no Keras. Everything else is read when it is asked for,
+    once, and a file is compared with its checksum before it is first used.
+
+    Attributes:
+        path: Path of the folder or file.
+        table: The tables of the card; {} for a `.keras` file, which has none.
+
+    Example:
+
+    >>> from dualnet.runs import Run
+    >>> run = Run.open("dual_lstm.wikitext-2")
+    >>> run.table["name"], run.is_shipped, run.translates, len(run.vocabulary)
+    ('dual_lstm', True, False, 8000)
+    """
+
+    def __init__(self, path: Path, table: Mapping[str, Any]) -> None:
+        self.path = path
+        self.table = table
+        self._checked: set[str] = set()
+
+    @classmethod
+    def open(cls, path: StrPath, *, name: str = "path") -> Run:
+        """Open a RUN folder, the shipped model of a name, or a `.keras` file.
+
+        Errors call the argument `name`.
+
+        Raises:
+            FileNotFoundError: if `path` does not exist or is a folder without a card.
+            ValueError: if it is another kind of file, or the card is not one of a RUN.
+        """
+        path = shipped.find_run(path)
+        if path.is_dir():
+            return cls.open_folder(path)
+        if not path.is_file():
+            message = f"`{name}` must be a RUN folder or a .keras file. Received: {str(path)!r},"
+            hint = f"{_hint(str(path))} {shipped.names_of_shipped()}"
+            raise FileNotFoundError(f"{message} which does not exist.{hint}")
+        if path.suffix != ".keras":
+            message = f"must be a RUN folder or a .keras file. Received: {str(path)!r}."
+            way_out = "To load weights alone, build the model and call model.load_weights."
+            raise ArgumentError(name, f"{message} {way_out}")
+        return cls(path, {})
+
+    @classmethod
+    def open_folder(cls, path: StrPath) -> Run:
+        """Open a RUN folder or the shipped model of a name."""
+        path = shipped.find_run(path)
+        return cls(path, _read_card_table(path))
+
+    @property
+    def is_folder(self) -> bool:
+        return bool(self.table)
+
+    @functools.cached_property
+    def is_shipped(self) -> bool:
+        return shipped.is_shipped(self.path)
+
+    @property
+    def translates(self) -> bool:
+        """Whether the model is a translator; False for a `.keras` file, before it is loaded."""
+        return self.table.get("builder") == "encoder_decoder"
+
+    @property
+    def trained_on(self) -> Mapping[str, Any]:
+        """What the card says of the corpus; {} for a `.keras` file."""
+        return self.table.get("corpus", {})
+
+    @property
+    def source(self) -> str:
+        """How other cards name this RUN: the name of a shipped model, else its path."""
+        return shipped.source_of(self.path)
+
+    @functools.cached_property
+    def card(self) -> Card:
+        """The card of a RUN folder. Needs Keras, which builders come with."""
+        from dualnet.builders import BUILDERS
+        from dualnet.builders.parts import check_imported
+
+        file = self.path / files.CARD
+        if self.table["builder"] not in BUILDERS:
+            message = f"`builder` must be one of {sorted(BUILDERS)}."
+            raise ValueError(f"{file}: {message} Restore the card, or train again.")
+        check_imported(self.table.get("parts", {}))
+        return Card(
+            **{key: self.table[key] for key in files.CARD_KEYS if key in self.table},
+            config=self.table["config"],
+            recipe=self.table["recipe"],
+            corpus=self.trained_on["name"],
+            lowercase=self.trained_on["lowercase"],
+            trained_on=self.trained_on,
+            file=str(file),
+        )
+
+    # --- tokenisers
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether the folder holds its tokeniser."""
+        return files.tokenizer_file(self.path) is not None
+
+    @functools.cached_property
+    def vocabulary(self) -> Tokenizer:
+        """The tokeniser, that of the target in a translator's RUN."""
+        if tokenizer := self._tokenizer(""):
+            return tokenizer
+        name = files.WORDS if self.read_as["tokenizer"] == "words" else files.TOKENIZER
+        raise _missing(self.path, name, "Restore it, or train again.")
+
+    @functools.cached_property
+    def source_vocabulary(self) -> Tokenizer:
+        """The tokeniser of the source of a translator, by default that of the target."""
+        return self._tokenizer(files.SOURCE) or self.vocabulary
+
+    def _tokenizer(self, prefix: str) -> Tokenizer | None:
+        """Read the tokeniser whose file has a name with this `prefix`, if there is one."""
+        if (file := files.tokenizer_file(self.path, prefix)) is None:
+            return None
+        self.check_sums(files.VOCABULARIES)
+        lowercase = self.trained_on["lowercase"]
+        return load_tokenizer(file, documents=self.read_as["documents"], lowercase=lowercase)
+
+    @property
+    def read_as(self) -> dict[str, Any]:
+        """The arguments of `corpora.load` that say how the corpus was read."""
+        return {key: self.trained_on.get(key, default) for key, default in files.READ_AS.items()}
+
+    # --- model and corpus
+
+    def model(self) -> LanguageModel:
+        """Load the model with its best weights."""
+        from dualnet.runs import loading
+
+        if not self.is_folder:
+            return loading.load_keras_file(self.path)
+        card = self.card
+        if not (self.path / files.WEIGHTS).is_file():
+            name = f"{files.WEIGHTS}, which the first epoch writes"
+            raise _missing(self.path, name, "Resume the run with --resume, or train again.")
+        self.check_sums()
+        try:
+            model = loading.build_with_weights(
+                card, self.vocabulary, self.source_vocabulary, self.path / files.WEIGHTS
+            )
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # only possible in an edited folder without sums.json
+            message = "The files of a RUN folder must belong together. Received: "
+            received = f"{str(self.path)!r}, which was edited ({loading.first_line(error)})"
+            raise ValueError(f"{message}{received}. Restore it, or train again.") from error
+        return loading.remember(model, self)
+
+    def corpus(self) -> Corpus | PairCorpus:
+        """Load the corpus that the model was trained on, with its vocabulary."""
+        place, name = self.trained_on["source"], self.trained_on["name"]
+        has_pairs, fault = "pairs" in self.trained_on, ""
+        if place == name not in corpora.NAMES:
+            origin = "a shipped model or made of one, which comes without its text"
+            fault = f"{self.path.name!r}, {origin}"
+        elif place != "embedded" and name not in corpora.NAMES and not os.path.exists(place):
+            fault = f"{place!r}, which the model was trained on, and which may have moved"
+        way_out = "To go on, name the text: --corpus FOLDER, or corpora.load in Python."
+        if has_pairs:
+            way_out = "To go on, name them: --pairs FOLDER, or corpora.load_pairs in Python."
+        if fault:
+            raise FileNotFoundError(f"The corpus of a RUN must exist. Received: {fault}. {way_out}")
+        self.check_sums((files.CARD, *files.VOCABULARIES))
+        corpus: Corpus | PairCorpus
+        if has_pairs:
+            corpus = corpora.load_pairs(
+                name if place == "embedded" else place,
+                tokenizer=(self.source_vocabulary, self.vocabulary),
+                **self.trained_on["pairs"],
+            )
+        else:
+            is_named = name in corpora.NAMES and not os.path.isfile(place)
+            name = name if is_named else place
+            corpus = corpora.load(
+                name,
+                path=place if is_named and os.path.isdir(place) else None,
+                lowercase=self.trained_on["lowercase"],
+                vocabulary=self.vocabulary,
+                fractions=self.trained_on.get("fractions"),
+            )
+        if corpus.sha256 != self.trained_on["sha256"]:
+            message = "The corpus of a RUN must be unchanged. Received: "
+            received = f"{corpus.name!r} from {place!r}, whose text differs from that of the run"
+            raise ValueError(f"{message}{received}. {way_out}")
+        return corpus
+
+    def check_sums(self, names: Iterable[str] = files.SUMMED) -> None:
+        """Raise `ValueError` if a file does not match its checksum; files without one pass.
+
+        A file that has matched is not read again.
+        """
+        if not (unchecked := [name for name in names if name not in self._checked]):
+            return
+        sums = files.read_sums(self.path)
+        for name in unchecked:
+            expected, file = sums.get(name), self.path / name
+            if expected and file.is_file() and sha256_of(file) not in expected:
+                message = f"{name} of a RUN folder must be unchanged. Received: {str(file)!r},"
+                fault = f"damaged or edited: its SHA-256 is not in {files.SUMS}"
+                way_out = f"Restore it, or delete {files.SUMS} to accept the file."
+                raise ValueError(f"{message} {fault}. {way_out}")
+        self._checked.update(unchecked)
+
+    @functools.cached_property
+    def results(self) -> dict[str, Any]:
+        """The contents of `results.json`; {} without one."""
+        file = self.path / files.RESULTS
+        if not file.is_file():
+            return {}
+        self.check_sums((files.RESULTS,))
+        try:
+            results = read_json(file)
+        except ValueError:
+            results = None
+        if not isinstance(results, dict):
+            message = f"{file.name} of a RUN folder must hold an object. Received: {str(file)!r}, "
+            way_out = "damaged or edited. Delete it, and evaluate the run again with --resume."
+            raise ValueError(message + way_out)
+        return results
+
+    # --- learning
+
+    def learning(
+        self, rule: str | None, settings: Mapping[str, Any], *, by_text: bool = False
+    ) -> dict[str, Any]:
+        """Return the rule and the settings by which the model learns at test time.
+
+        Without a `rule` they are those that a shipped model's own figures were made with, and
+        "nadam" for any other; `settings` replace them. `by_text`, or `by_sentence` in `settings`,
+        says where the model learns: there is then no `sequence_length`.
+
+        Example:
+
+        >>> from dualnet.runs import Run
+        >>> run = Run.open("dual_lstm.wikitext-2")
+        >>> run.learning("sgd", {"learning_rate": 0.001})
+        {'rule': 'sgd', 'learning_rate': 0.001}
+        """
+        own: dict[str, Any] = {"rule": rule or "nadam"}
+        if rule is None and self.is_shipped:
+            try:
+                dynamic = self.results["dynamic"]
+                own = {"rule": dynamic["rule"], **dynamic["settings"]}
+            except (KeyError, TypeError):
+                raise ValueError(
+                    "results.json of a shipped model must say in `dynamic` how it learns. Received"
+                    f": that of {str(self.path)!r}, edited. Install dualnet anew, or choose a rule."
+                ) from None
+            if by_text or settings.get("by_sentence"):
+                own.pop("sequence_length", None)
+        return {**own, **settings}
+
+    def found_rate(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the record that `keep_rate` kept under `key` for the present weights, or None."""
+        for record in self._found_rates():
+            same_weights = key.get("adapt") == record.get("adapt")  # which neither has for all
+            if same_weights and key.items() <= record.items():
+                return record
+        return None
+
+    def keep_rate(self, record: Mapping[str, Any]) -> None:
+        """Keep a learning rate in the folder, if that may be written to."""
+        records = [*self._found_rates(), {**record, "weights": self._weights}]
+        with contextlib.suppress(OSError):
+            write_whole(self.path / LEARNING, json.dumps(records, indent=2) + "\n")
+
+    def _found_rates(self) -> list[dict[str, Any]]:
+        file = self.path / LEARNING
+        try:
+            records = read_json(file) if file.is_file() else []
+            return [record for record in records if record["weights"] == self._weights]
+        except (ValueError, TypeError, KeyError):  # damaged: they are found again
+            return []
+
+    @functools.cached_property
+    def _weights(self) -> str:
+        """The checksum of the weights."""
+        recorded = files.read_sums(self.path).get(files.WEIGHTS)
+        return recorded[0] if recorded else sha256_of(self.path / files.WEIGHTS)
+
+    def training_text(self) -> Any:
+        """Return the ids of the text that the model was trained on, for the rule "rms"."""
+        if not self.is_folder or self.is_shipped:
+            message = "rms needs the text that the model was trained on, which only a RUN folder"
+            received = f"of your own names. Received: {self.path.name!r}"
+            raise ArgumentError("--rule", f"{message} {received}. Choose sgd or nadam.")
+        return self.corpus().train
+
+
+def _hint(name: str) -> str:
+    """Return a hint for a path that does not exist, or ""."""
+    if name in card_names():
+        return f" {name!r} is a model of the zoo: build it with zoo.build, or train it."
+    return did_you_mean(name.strip(), shipped.list_shipped())
+
+
+def _missing(folder: Path, name: str, way_out: str) -> FileNotFoundError:
+    message = f"A RUN folder must hold {name}. Received: {str(folder)!r}, without it."
+    return FileNotFoundError(f"{message} {way_out}")
+
+
+def _read_card_table(folder: Path) -> dict[str, Any]:
+    """Return the tables of a RUN's card, with its keys and their kinds checked."""
+    file = folder / files.CARD
+    if not file.is_file():
+        way_out = "Create one with `dualnet train NAME --corpus CORPUS --output RUN`."
+        raise _missing(folder, files.CARD, way_out)
+    table = read_toml(file)
+    try:
+        check_keys(table, {OTHERS: object, **CARD_SCHEMA}, required=REQUIRED)
+        check_keys(table["corpus"], {OTHERS: object, **files.TRAINED_ON}, required=files.TRAINED_ON)
+    except ArgumentError as error:
+        raise ValueError(f"{file}: {error} Restore the card, or train again.") from None
+    return table
