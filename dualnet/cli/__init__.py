@@ -50,13 +50,19 @@ def main(arguments: list[str] | None = None) -> int:
         ["dual_lstm"]
         0
     """
+    before, warnings.formatwarning = warnings.formatwarning, _warning
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    finally:
+        warnings.formatwarning = before
+
+
+def _run(arguments: list[str]) -> int:
     open_streams()
     # TensorFlow sums gradients in the order in which they arrive. Running one operation at a
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for programmers
-    warnings.formatwarning = _warning
-    arguments = sys.argv[1:] if arguments is None else arguments
     if hint := _unknown_command(arguments):
         print("dualnet:", printable(hint), file=sys.stderr)
         return 2

@@ -83,9 +83,8 @@ def _bytes_per_token(corpus: Any, options: Data) -> dict[str, float]:
     from dualnet.corpora.corpus import SPLITS, locate
     from dualnet.text.plain_text import END, ENDS
 
-    documents = corpus.vocabulary.documents
-    assert options.name is not None
-    text = locate(options.name, options.path, options.lowercase, True, documents, options.fractions)
+    name, documents = options.name or "", corpus.vocabulary.documents
+    text = locate(name, options.path, options.lowercase, True, documents, options.fractions)
     end = ENDS[documents]
     return {
         split: sum(len(block.replace(END, end).encode()) for block in text.read(split, False))
@@ -110,10 +109,7 @@ class Generate(OfTexts, Drawing):
 
 
 # What the JSON of `generate` holds of its settings.
-DRAWN = (
-    "max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop_at_eos",
-    "allow_unknown", "seed",
-)  # fmt: skip
+DRAWN = [name for name in Drawing.names() if name not in Beaming.names()]
 SEARCHED = ("max_tokens", "allow_unknown", *Beaming.names())
 
 
@@ -128,7 +124,7 @@ def generate(options: Generate) -> None:
         settings["temperature"] = 0.0 if options.greedy else 1.0
     if options.seed is None and options.beam is None:
         settings["seed"] = secrets.randbits(32)
-    prompts = texts_of("--prompt", options)
+    prompts = texts_of(options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
     run = open_language_model(options.run_folder)

@@ -13,13 +13,13 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, did_you_mean, finite
 from dualnet._contexts import hidden_stderr
+from dualnet.corpora.records import Files, Records, Texts
 
 
 def quietly(module: str, *, seeds: bool = False) -> Any:
@@ -222,10 +222,12 @@ def number(value: float | None, *, digits: int = 2) -> str:
     return f"{value:,.0f}" if value < 1e7 else f"{value:.3g}"
 
 
-def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[str]:
-    """Return the texts given by `option`, or the lines of FILE or standard input with newlines."""
-    from dualnet.text.plain_text import text_of
+def records_of(options: Any, *, may_be_empty: bool = False, again: bool = False) -> Records:
+    """Return the texts given by an option, or the lines of FILE or standard input with newlines.
 
+    With `again`, they can be read more than once.
+    """
+    option = options.flag("texts")
     if options.texts is not None:
         if options.file is not None:
             message = f"and FILE cannot be combined. Received: FILE={options.file}."
@@ -233,29 +235,17 @@ def texts_of(option: str, options: Any, *, may_be_empty: bool = False) -> list[s
         for text in options.texts:
             if re.search("[\ud800-\udfff]", text):
                 raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
-        return options.texts
-    if options.file in (None, "-"):
-        source = "standard input"
-        tell_of_input()
-        data = sys.stdin.buffer.read()
-    else:
-        source = options.file
-        try:
-            data = Path(source).read_bytes()
-        except OSError as error:
-            message = f"FILE must be a text file. Received: {source!r}: {error.strerror}."
-            raise ValueError(f"{message} For a text itself, use {option}.") from None
-
-    text = text_of(data, source)
-    if not text and not may_be_empty:
-        raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
-    return re.findall("[^\n]*\n|[^\n]+", text)  # only a newline ends a line
-
-
-def tell_of_input() -> None:
-    """Say what to type, if standard input is a terminal."""
-    if sys.stdin.isatty():
+        return Texts(options.texts, option)
+    if options.file in (None, "-") and sys.stdin.isatty():
         print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
+    empty = "" if may_be_empty else "FILE must hold text. Received: {}, which is empty."
+    told: Any = {"what": "a text file", "way_out": f" For a text itself, use {option}."}
+    return Files([options.file or "-"], **told, empty=empty, again=again)
+
+
+def texts_of(options: Any, *, may_be_empty: bool = False) -> list[str]:
+    """Return the texts of `records_of` in a list."""
+    return [record.text for record in records_of(options, may_be_empty=may_be_empty).read()]
 
 
 def settings_of(pairs: Iterable[str]) -> dict[str, Any]:

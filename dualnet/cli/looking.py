@@ -34,7 +34,7 @@ class Look(AdaptingOptions, Looking):
     run_folders: list[str] = argument([], nargs="*", metavar="RUN")
     file: str | None = field(None, hidden=True)
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
-    output: str = field(metavar="HTML")
+    output: str = field(check=check_output_file, metavar="HTML")
 
     @classmethod
     def by_set(cls) -> dict[str, str]:
@@ -53,12 +53,11 @@ def look(options: Look) -> None:
     runs = [open_language_model(path) for path in paths]
     for run in runs if options.adapt else []:
         DynamicEvaluating(**run.learning(options.rule, options.learning()))
-    check_output_file("--output", options.output)
     for path in (*(run.path for run in runs), options.file):
         if path and os.path.realpath(path) == os.path.realpath(options.output):
             required = "must not be a file that is read."
             raise ArgumentError("--output", f"{required} Received: {options.output!r}.")
-    lines = texts_of("--text", options)
+    lines = texts_of(options)
     text = "\n".join(lines) if options.texts else "".join(lines)
     check_reading(text)
     looking = quietly("dualnet.looking")

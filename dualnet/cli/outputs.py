@@ -1,7 +1,5 @@
 """The rows of large inputs in files: whole up to where a process was killed, and resumed there."""
 
-from __future__ import annotations
-
 import os
 import typing
 from collections.abc import Iterable, Mapping
@@ -17,13 +15,6 @@ from dualnet.corpora.records import Block
 FORMATS = (".jsonl", ".tsv", ".parquet")
 PART_BLOCKS = 32  # of a part of Parquet, 4 MB of text
 Row = dict[str, Any]
-
-
-def check_output(name: str, value: str) -> None:
-    """Raise `ArgumentError` unless the suffix of the path `value` names a format."""
-    if Path(value).suffix not in FORMATS:
-        required = f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format."
-        raise ArgumentError(name, required, **{name: value})
 
 
 class Lines:

@@ -64,11 +64,11 @@ class Rescore(AdaptingOptions, Rescoring):
     input: str | None = field(None, metavar="SOURCE")
     feature_weights: str | None = field(None, metavar="FILE")
     best: bool = False
-    output: str | None = field(None, metavar="FILE")
+    output: str | None = field(None, check_output_file, metavar="FILE")
     tune: str | None = field(None, metavar="REFERENCES")
     compare: str | None = field(None, metavar="REFERENCES")
     metric: str | None = choice(None, METRICS)
-    save_weights: str | None = field(None, metavar="FILE")
+    save_weights: str | None = field(None, check_output_file, metavar="FILE")
     seed: int | None = count(None)
     needs = {"tune": ["save_weights"]}
     excludes = {"compare": ["tune"], "feature_weights": ["tune"]}
@@ -103,9 +103,6 @@ def rescore(options: Rescore) -> None:
         learning = runs[0].learning(options.rule, options.learning(), by_text=True)
         learnt = Rescoring.fields_of({**learning, "adapt_weights": options.adapt_weights})
         request = dataclasses.replace(request, adapt=True, **learnt)
-    for path, option in ((options.output, "--output"), (options.save_weights, "--save-weights")):
-        if path is not None:
-            check_output_file(option, path)
     names = _check_runs(options, runs)
     weights = rescoring.load_weights(options.feature_weights) if options.feature_weights else None
     metric = metric_of(_metric_name(options)) if options.tune or options.compare else None

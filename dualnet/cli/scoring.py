@@ -23,15 +23,14 @@ from dualnet.cli.console import (
     number,
     progress_bar,
     quietly,
+    records_of,
     report,
     report_list,
-    tell_of_input,
-    texts_of,
 )
 from dualnet.cli.evaluating import learning_of, little_gain
 from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, name_of, open_language_model
-from dualnet.cli.outputs import Output, check_output
-from dualnet.corpora.records import WHOLE, Block, Files, Record, Records, Texts
+from dualnet.cli.outputs import FORMATS, Output
+from dualnet.corpora.records import WHOLE, Block, Record, Records
 from dualnet.corpora.sentence_pairs import files_of_pairs, pair_of
 from dualnet.requests import RULES, Scoring, Surprising
 from dualnet.runs import Run
@@ -53,6 +52,15 @@ def check_shard(name: str, value: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def check_output(name: str, value: str) -> None:
+    """Raise `ArgumentError` unless `value` can be written and its suffix names a format."""
+    if Path(value).suffix not in FORMATS:
+        required = f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format."
+        raise ArgumentError(name, required, **{name: value})
+    if not value.endswith(".parquet"):
+        check_output_file(name, value)
+
+
 class Streaming(Options):
     """How rows of large inputs are written.
 
@@ -68,11 +76,6 @@ class Streaming(Options):
     resume: bool = False
     shard: str | None = field(None, check_shard, metavar="I/N")
     needs = {"output": ["resume"]}
-
-    def check(self) -> None:
-        super().check()
-        if self.output is not None and not self.output.endswith(".parquet"):
-            check_output_file("--output", self.output)
 
     def part(self) -> tuple[int, int]:
         return check_shard("shard", self.shard) if self.shard else WHOLE
@@ -112,7 +115,7 @@ def score(options: Score) -> None:
         dualnet score runs/dual book.txt --format surprisal --words
         dualnet score runs/dual corpus.txt.gz --shard 3/16 --output scores-03.jsonl --resume
     """
-    texts = _texts(options)
+    texts = records_of(options, again=options.adapt)
     if options.format == "surprisal":
         _score_surprisal(options, texts)
         return
@@ -190,21 +193,6 @@ def _report_totals(options: Score, scorer: Any) -> None:
 
 
 # --- inputs and outputs of any size
-
-
-def _texts(options: Score) -> Records:
-    """Return the texts of `--text`, or the lines of FILE or standard input."""
-    if options.texts is not None:
-        return Texts(texts_of("--text", options), "--text")
-    if options.file in (None, "-"):
-        tell_of_input()
-    return Files(
-        [options.file or "-"],
-        what="a text file",
-        way_out=" For a text itself, use --text.",
-        empty="FILE must hold text. Received: {}, which is empty.",
-        again=options.adapt,
-    )
 
 
 def _output(options: Any, run: Run, records: Records, scorer: Any) -> Output | None:

@@ -30,7 +30,7 @@ class Translate(OfTexts, Translating):
             .png; else into a new folder, with a picture for each line that is not empty.
     """
 
-    output: str | None = field(None, metavar="FILE")
+    output: str | None = field(None, check_output_file, metavar="FILE")
     ensemble: list[str] = field([], nargs="+", metavar="RUN")
     format: str = choice("text", FORMATS)
     plot: str | None = field(None, metavar="PNG")
@@ -43,10 +43,8 @@ def translate(options: Translate) -> None:
     Examples:
         dualnet translate runs/de-en german.txt --beam 5 --output english.txt
     """
-    if options.output is not None:
-        check_output_file("--output", options.output)
     folders = [options.run_folder, *options.ensemble]
-    lines = texts_of("--text", options, may_be_empty=True)
+    lines = texts_of(options, may_be_empty=True)
     texts = [line.removesuffix("\n") for line in lines]
     runs = [Run.open(folder) for folder in folders]
     for run in runs:

@@ -6,9 +6,7 @@ import functools
 import gzip
 import io
 import itertools
-import os
 import shutil
-import stat
 import sys
 import tempfile
 import zlib
@@ -126,7 +124,7 @@ class Files(Records):
         paths: Their paths; "-" is standard input.
         what: What errors say that a file must be.
         way_out: Ends the error about a file that cannot be read.
-        empty: The error about a file without a record, with `{}` for its name.
+        empty: The error about a file without a record, with `{}` for its name; "" to allow it.
         blank: bool. Whether a blank line is a record.
         again: bool. Keep standard input in a temporary file, lest it be read more than once.
 
@@ -142,19 +140,19 @@ class Files(Records):
         self.what, self.way_out, self.empty, self.blank = what, way_out, empty, blank
         self._copies = again
         for path in self.paths:
-            if path != "-" and not _is_pipe(path):
+            if isinstance(path, Path) and not path.is_fifo():  # which can be opened once only
                 with self._opened(path) as file:
-                    if not file.peek(1):
+                    if self.empty and not file.peek(1):
                         raise ValueError(self.empty.format(repr(str(path))))
 
     def size(self, *, unpack: bool = True) -> int | None:
         total = 0
         for path in self.paths:
-            if path == "-" or not stat.S_ISREG(os.stat(path).st_mode):
+            if not isinstance(path, Path) or not path.is_file():
                 return None
             with self._opened(path) as file:
                 if not isinstance(file, gzip.GzipFile):
-                    total += os.path.getsize(path)
+                    total += path.stat().st_size
                 elif unpack:
                     while data := file.read(BLOCK_BYTES):
                         total += len(data)
@@ -177,7 +175,7 @@ class Files(Records):
                 except DAMAGED as error:
                     raise self._unreadable(f"{source!r}, after line {line}", error) from None
             start += offset
-            if number == before:
+            if self.empty and number == before:
                 raise ValueError(self.empty.format(repr(source)))
 
     @contextlib.contextmanager
@@ -212,10 +210,3 @@ class Files(Records):
         copy = tempfile.TemporaryFile()  # noqa: SIM115, it goes with this object
         shutil.copyfileobj(sys.stdin.buffer, copy)
         return copy
-
-
-def _is_pipe(path: Any) -> bool:
-    """Tell a pipe, which can be opened once only."""
-    with contextlib.suppress(OSError):
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    return False

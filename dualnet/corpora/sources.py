@@ -8,7 +8,7 @@ import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,16 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
     files, reasons = DOWNLOADS[name], []
     for mirror in files.mirrors:
         with tempfile.TemporaryDirectory() as archives:
-            downloader = _Member(fetch, archives) if "#" in mirror else fetch
+
+            def fetch_member(url: str, output: str, pooch: Any, folder: str = archives) -> None:
+                address, _, member = url.partition("#")
+                archive = Path(folder, "archive.zip")  # which is fetched once
+                if not archive.is_file():
+                    fetch(address, str(archive), pooch)
+                with zipfile.ZipFile(archive) as zipped:
+                    Path(output).write_bytes(zipped.read(member))
+
+            downloader = fetch_member if "#" in mirror else fetch
             try:
                 for split in missing:  # pooch leaves a correct file as it is
                     address, file = mirror.format(split=split), f"{split}.txt"
@@ -268,19 +277,3 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
         f"Corpus {name!r} is not on this machine and could not be downloaded "
         f"({'; '.join(reasons)}). {WAY_OUT.format(name=name)}"
     )
-
-
-@dataclass(frozen=True)
-class _Member:
-    """A downloader for pooch of members of a zip archive, which it fetches once into `folder`."""
-
-    fetch: Callable[..., Any]
-    folder: str
-
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
-        address, _, member = url.partition("#")
-        archive = Path(self.folder, "archive.zip")
-        if not archive.is_file():
-            self.fetch(address, str(archive), pooch)
-        with zipfile.ZipFile(archive) as files, open(output_file, "wb") as file:
-            file.write(files.read(member))
