@@ -1,7 +1,5 @@
 """dualnet: recurrent language models in Keras 3. Modules are loaded when they are used."""
 
-from __future__ import annotations
-
 import importlib
 import os
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,5 @@
 """N-best lists rescored: read, scored by models, combined by weights that a metric chose."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from dualnet.rescoring.formats import read_nbest, write_nbest

@@ -19,6 +19,7 @@ from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._fields import documented
 from dualnet._files import flush, folder_beside
 from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.builders.model import check_exports
 from dualnet.requests import SUFFIXES, Exporting, format_of
 from dualnet.serving import transformers_folder
 from dualnet.text import EOS, UNK, LibraryTokenizer, Tokenizer, Vocabulary
@@ -249,12 +250,8 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     """
     request = Exporting.of(settings)
     format = request.format or format_of(path)
-    if keras.config.backend() != "tensorflow" and format != "transformers":
-        raise ImportError(
-            "`export` needs the TensorFlow backend. Received: the backend "
-            f"{keras.config.backend()!r}. Save the model as .keras, then load and export it in a "
-            "process with KERAS_BACKEND=tensorflow."
-        )
+    if format != "transformers":
+        check_exports()
     check_text("path", os.fspath(path))
     path = Path(path).resolve()
     if format != "saved_model":
@@ -379,14 +376,10 @@ def _explained(name: str, path: Path) -> Iterator[None]:
     except FileExistsError:  # of `_check_new_or_empty`, a sentence already
         raise
     except kinds as error:
-        if isinstance(error, OSError):
-            kind, reason = type(error), error.strerror or error
-        else:  # "{{node ...}} FILE; No space left on device [Op:SaveV2]"
-            kind, reason = (
-                OSError,
-                re.sub(r"(?s).*; | \[Op:.*", "", str(getattr(error, "message", error))),
-            )
-        raise kind(
+        # Of TensorFlow: "{{node ...}} FILE; No space left on device [Op:SaveV2]"
+        text = str(getattr(error, "message", error))
+        reason = getattr(error, "strerror", None) or re.sub(r"(?s).*; | \[Op:.*", "", text)
+        raise (type(error) if isinstance(error, OSError) else OSError)(
             f"`{name}` must be a place where files can be written. Received: {str(path)!r} "
             f"({reason}). Choose another place."
         ) from None

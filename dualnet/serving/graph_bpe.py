@@ -1,6 +1,4 @@
-"""Maps text to the ids of a byte-level BPE and back inside a TensorFlow graph."""
-
-from __future__ import annotations
+"""Maps text to the ids of a byte-level BPE, or of bytes, and back inside a TensorFlow graph."""
 
 import re
 from typing import Any
@@ -8,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dualnet.serving.graph_tokenizer import GraphLower, joined_text
-from dualnet.text import LibraryTokenizer
+from dualnet.serving.graph_tokenizer import GraphLower
+from dualnet.text import ByteTokenizer, LibraryTokenizer
 from dualnet.text.byte_level import OTHER, SPACE, ByteLevelBPE, character_classes, lower_case
 from dualnet.text.plain_text import BLANK_LINES
 
@@ -25,16 +23,22 @@ def _mark(code: int) -> str:
 
 
 class GraphBPE(tf.Module):
-    """A byte-level BPE. A byte that is not UTF-8 is read as it is, as a character of its own.
+    """A byte-level BPE, or bytes themselves, which are one without merges.
+
+    A byte that is not UTF-8 is read as it is, as a character of its own.
 
     A text is divided into words as GPT-2's pattern does,
     `'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+`,
     from the classes of each character and its neighbours. All words are merged at once.
     """
 
-    def __init__(self, tokenizer: LibraryTokenizer):
+    def __init__(self, tokenizer: LibraryTokenizer | ByteTokenizer):
         super().__init__(name="tokenizer")
-        parts = ByteLevelBPE.of(tokenizer)
+        if isinstance(tokenizer, ByteTokenizer):  # one without merges
+            spelling = [*tokenizer.spelling]
+            parts = ByteLevelBPE([*range(256)], [], False, False, ({}, {}), spelling)
+        else:
+            parts = ByteLevelBPE.of(tokenizer)
         self.eos_id = tokenizer.require_eos()
         self.words = tf.constant(tokenizer.words)
         self._spelling = tf.constant(parts.spelling)
@@ -82,7 +86,9 @@ class GraphBPE(tf.Module):
 
     def decode(self, ids: Any) -> Any:
         """Return the texts of ragged int32 `(batch, time)`: string `(batch,)`, which are UTF-8."""
-        return joined_text(self._spelling, ids)
+        spelt = tf.ragged.map_flat_values(lambda flat: tf.gather(self._spelling, flat), ids)
+        texts = tf.strings.reduce_join(spelt, axis=-1)
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def _mark_added(self, texts: Any, added: dict[str, int | None]) -> Any:
         """Replace the texts of `added` by their marks: the leftmost, and of those the longest."""

@@ -1,4 +1,4 @@
-"""Maps text to ids and back inside a TensorFlow graph, exactly as in Python: words and bytes."""
+"""Maps text to the ids of words and back inside a TensorFlow graph, exactly as in Python."""
 
 import functools
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dualnet.text import EOS, UNK, ByteTokenizer, Vocabulary
+from dualnet.text import EOS, UNK, Vocabulary
 from dualnet.text.plain_text import BLANK_LINES, ENDS
 
 CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the only letter with two lower-case forms
@@ -65,50 +65,6 @@ class GraphTokenizer(tf.Module):
         words = tf.ragged.map_flat_values(lambda flat: tf.gather(words, flat), ids)
         texts = tf.strings.reduce_join(words, axis=-1, separator=" ")
         return tf.strings.regex_replace(texts, " ?\n ?", self._written_end)
-
-
-class GraphByteTokenizer(tf.Module):
-    """The bytes of UTF-8 and `<eos>`. A byte that is not UTF-8 is read as it is."""
-
-    def __init__(self, tokenizer: ByteTokenizer):
-        super().__init__(name="tokenizer")
-        self.eos_id = tokenizer.eos_id
-        self.words = tf.constant(tokenizer.words)
-        self._spelling = tf.constant(tokenizer.spelling)
-        self._documents = tokenizer.documents
-
-    def encode(self, texts: Any, name: str) -> Any:
-        """Return the ids of `texts`, string `(batch,)`: ragged int32 `(batch, time)`."""
-        if self._documents == "blank-line":
-            texts = tf.strings.regex_replace(texts, BLANK_LINES.pattern, "\n\n")
-        lengths = tf.cast(tf.strings.length(texts), tf.int64)
-        data = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
-        ids = tf.RaggedTensor.from_row_lengths(tf.cast(data, tf.int32), lengths)
-        if self._documents == "file":
-            return ids
-        newline = tf.equal(data, ord("\n"))
-        if self._documents == "line":
-            return ids.with_flat_values(tf.where(newline, self.eos_id, ids.flat_values))
-        # Of two newlines in a row of `ids`, the first becomes `<eos>` and the second is left out.
-        row_starts = tf.gather(ids.row_starts(), ids.value_rowids())
-        second = newline & tf.roll(newline, 1, 0) & (tf.range(tf.size(data, tf.int64)) > row_starts)
-        first = tf.roll(second, -1, 0)
-        ids = ids.with_flat_values(tf.where(first, self.eos_id, ids.flat_values))
-        return tf.ragged.boolean_mask(ids, ids.with_flat_values(~second))
-
-    def decode(self, ids: Any) -> Any:
-        """Return the texts of ragged int32 `(batch, time)`: string `(batch,)`, which are UTF-8.
-
-        What is not UTF-8 becomes the replacement character, as in `ByteTokenizer.decode`.
-        """
-        return joined_text(self._spelling, ids)
-
-
-def joined_text(spelling: Any, ids: Any) -> Any:
-    """Return the texts of ragged ids that stand for bytes, with the replacement character."""
-    spelt = tf.ragged.map_flat_values(lambda flat: tf.gather(spelling, flat), ids)
-    texts = tf.strings.reduce_join(spelt, axis=-1)
-    return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
 
 class GraphLower(tf.Module):

@@ -11,7 +11,7 @@ from dualnet.runs.folder import SOURCE
 from dualnet.serving import requests, translator_endpoints
 from dualnet.serving.beam import largest
 from dualnet.serving.graph_bpe import GraphBPE
-from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer
+from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.learning import Memories
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.sampling import SETTINGS, checked, draw_words
@@ -20,12 +20,8 @@ from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
 
 
 def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextReader:
-    """Return `tokenizer` for use inside a graph."""
-    if isinstance(tokenizer, LibraryTokenizer):
-        return GraphBPE(tokenizer)
-    if isinstance(tokenizer, ByteTokenizer):
-        return GraphByteTokenizer(tokenizer)
-    return GraphTokenizer(tokenizer)
+    """Return the part of a graph that encodes and decodes as `tokenizer` does."""
+    return GraphTokenizer(tokenizer) if isinstance(tokenizer, Vocabulary) else GraphBPE(tokenizer)
 
 
 def write_saved_model(

@@ -4,15 +4,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
+from dualnet.builders import Graph, LanguageModel
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.layers import without_gradients
 from dualnet.serving.graph_bpe import GraphBPE
-from dualnet.serving.graph_tokenizer import GraphByteTokenizer, GraphTokenizer
+from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.requests import Tensors, spec
 
-TextReader = GraphTokenizer | GraphByteTokenizer | GraphBPE
+TextReader = GraphTokenizer | GraphBPE
 
 # Limits of one chunk: 128 MiB of logits, and no more tokens than make it any faster.
 MAX_LOGITS = 1 << 25
