@@ -27,8 +27,9 @@ class ReadingCorpus(Settings):
 
     Args:
         tokenizer: words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train
-            with N units; or the path of a tokenizer.json (default: bpe:N with an N that suits the
-            text; words for a named corpus and for a text whose rare words are <unk>).
+            with N units; or the path of a tokenizer.json, or of a .model of SentencePiece (default:
+            bpe:N with an N that suits the text; words for a named corpus and for a text whose rare
+            words are <unk>).
         documents: What ends a document (read as <eos>): line (default), blank-line or file.
         fractions: Shares of the lines of a text file (default: 90 5 5).
         vocabulary_size: Read the text as words, as many as this with <eos> and <unk>; rarer ones

@@ -43,8 +43,8 @@ if keras.config.backend() != "tensorflow":
         "alignments allocator analysis cli* columns comparison corpora corpora_batches "
         "corpora_cached_ids corpora_pairs demo docstrings files_of_* fuzz large_* links lm_eval "
         "look* memory minimal_pairs misuse notebooks pages peers pretrained quiet ray requests "
-        "rescoring resume_kills schedules serving* sherpa_onnx step_size surprisal text toml "
-        "translations trees tuning* wheel zoo"
+        "rescoring resume_kills schedules sentencepiece serving* sherpa_onnx step_size surprisal "
+        "text toml translations trees tuning* wheel zoo"
     )
     collect_ignore_glob = [f"test_{name}.py" for name in ON_TENSORFLOW_ALONE.split()]
     # The slow tests that the other backends run, too: those of layers, of how they are put

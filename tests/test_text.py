@@ -408,7 +408,7 @@ def test_what_the_library_cannot_do_is_told_in_one_sentence(capfd, monkeypatch):
     assert edited(BPE, divide).loses
     assert capfd.readouterr().err == ""
     monkeypatch.setattr("tokenizers.Tokenizer.from_str", lambda text: os.write(2, b"a warning"))
-    library_tokenizer._parsed("{}")
+    library_tokenizer.parsed("{}")
     assert capfd.readouterr().err == "a warning"
 
 

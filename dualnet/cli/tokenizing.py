@@ -40,7 +40,7 @@ class ShowTokenizer(Options):
 
     Args:
         tokenizer: RUN folder of a trained model, or the name of one that is shipped, or a
-            tokenizer.json.
+            tokenizer.json, or a .model of SentencePiece.
         texts: Text to encode; repeatable.
     """
 
@@ -94,14 +94,15 @@ def show(options: ShowTokenizer) -> None:
         dualnet tokenizer show runs/dual --text "Hello there."
     """
     from dualnet.text import load_tokenizer
+    from dualnet.text.loading import tokenizer_suffix
 
     path = Path(options.tokenizer)
-    if path.suffix.lower() == ".json" or (path.is_file() and path.suffix != ".keras"):
+    if tokenizer_suffix(path) or (path.is_file() and path.suffix != ".keras"):
         tokenizer = load_tokenizer(path)
     else:
         run = Run.open(path)
         if not run.is_folder:
-            message = "must be a RUN folder or a tokenizer.json. Received: a .keras file."
+            message = "must be a RUN folder or a file of a tokeniser. Received: a .keras file."
             raise ArgumentError("TOKENIZER", message)
         run.check_sums()
         tokenizer = run.vocabulary

@@ -14,6 +14,7 @@ from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, has_unknown
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import DOCUMENTS, UNK, Tokenizer, Vocabulary, load_tokenizer
+from dualnet.text.loading import tokenizer_suffix
 from dualnet.text.plain_text import words_of
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def load(
         vocabulary: A `Tokenizer` to use, e.g. that of a trained model.
         tokenizer: "words"; "characters"; "bytes"; "bpe:8000", "unigram:8000" or
             "word-piece:8000", which learns that many units from train; the path of a
-            `tokenizer.json` of Hugging Face's `tokenizers`; or a `Tokenizer`.
+            `tokenizer.json` of Hugging Face's `tokenizers` or of a `.model` of SentencePiece; or
+            a `Tokenizer`.
         documents: what ends a document, and is read as `<eos>`: "line", the default, every
             newline; "blank-line", one or more blank lines; "file", the end of a file.
         fractions: three numbers, the shares of a single file that become train, valid and
@@ -268,7 +270,7 @@ def choose_tokenizer(
             raise ArgumentError("documents", required, documents=documents)
         return vocabulary.kind, vocabulary
     name = os.fspath(tokenizer or Vocabulary.kind)
-    if name.lower().endswith(".json") or os.sep in name:
+    if tokenizer_suffix(name) or os.sep in name:
         return name, load_tokenizer(name, documents=documents or "line", lowercase=lowercase)
     check_tokenizer(name)
     return name, None

@@ -155,7 +155,8 @@ def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
     sized = kind in SIZED
     if bool(colon) != sized or (colon and not size.isdecimal()) or not (sized or kind in UNSIZED):
         names = [*UNSIZED, *(f"{name}:SIZE" for name in SIZED)]
-        required = f"must be one of {', '.join(names)}, or the path of a tokenizer.json."
+        files = "the path of a tokenizer.json or of a .model of SentencePiece"
+        required = f"must be one of {', '.join(names)}, or {files}."
         hint = did_you_mean(tokenizer, [*UNSIZED, *(f"{name}:8000" for name in SIZED)])
         raise ArgumentError("tokenizer", required, hint, tokenizer=tokenizer)
     if sized:

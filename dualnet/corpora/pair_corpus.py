@@ -148,8 +148,8 @@ def load_pairs(
         target: str. The language to write; "de" by default, "words" for "numbers".
         tokenizer: "bpe:4000" by default, or any other that `load` takes: "words", the default
             for "numbers", "characters", "bytes", "unigram:4000", "word-piece:4000", the path
-            of a `tokenizer.json`, or a `Tokenizer`. Two of them, `(source, target)`, give each
-            side its own. "words" always has `<unk>`.
+            of a `tokenizer.json` or of a `.model` of SentencePiece, or a `Tokenizer`. Two of them,
+            `(source, target)`, give each side its own. "words" always has `<unk>`.
         joint: bool. Whether one tokeniser is learnt from both sides, else one from each.
         lowercase: bool. Whether the tokenisers lower-case text. The lines stay as they are.
         max_tokens: int, at least 1, or None for no limit. Of each side, without `<eos>`.

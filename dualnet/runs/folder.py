@@ -13,16 +13,15 @@ from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import shipped
 from dualnet.text import Tokenizer
+from dualnet.text.loading import TOKENIZER_FILES
 
 CARD = "card.toml"
-WORDS = "vocabulary.txt"  # of a model of words
-TOKENIZER = "tokenizer.json"  # of any other
 WEIGHTS = "model.weights.h5"  # of the best epoch
 PLAIN_WEIGHTS = "plain.weights.h5"  # with two-tailed averages: the best without averaging
 RESULTS = "results.json"
 SUMS = "sums.json"
 SOURCE = "source-"  # begins the name of the file of a tokeniser that only the source has
-VOCABULARIES = (WORDS, TOKENIZER, SOURCE + WORDS, SOURCE + TOKENIZER)
+VOCABULARIES = (*TOKENIZER_FILES, *(SOURCE + name for name in TOKENIZER_FILES))
 SUMMED = (CARD, *VOCABULARIES, WEIGHTS, RESULTS)
 # All that a run leaves if stopped before its first checkpoint.
 EARLY_FILES = (CARD, *VOCABULARIES, SUMS, shipped.LICENCES)
@@ -94,7 +93,7 @@ def write_vocabularies(folder: Path, corpus: Corpus | PairCorpus) -> None:
 
 def tokenizer_file(folder: Path, prefix: str = "") -> Path | None:
     """Return the file of a tokeniser whose name has this `prefix`, None if there is none."""
-    paths = (folder / (prefix + name) for name in (WORDS, TOKENIZER))
+    paths = (folder / (prefix + name) for name in TOKENIZER_FILES)
     return next(filter(Path.is_file, paths), None)
 
 

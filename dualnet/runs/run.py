@@ -19,6 +19,7 @@ from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import folder as files
 from dualnet.runs import shipped
 from dualnet.text import Tokenizer, load_tokenizer
+from dualnet.text.loading import TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -135,8 +136,8 @@ class Run:
         """The tokeniser, that of the target in a translator's RUN."""
         if tokenizer := self._tokenizer(""):
             return tokenizer
-        name = files.WORDS if self.read_as["tokenizer"] == "words" else files.TOKENIZER
-        raise _missing(self.path, name, "Restore it, or train again.")
+        names = f"its tokeniser, one of {', '.join(TOKENIZER_FILES)}"
+        raise _missing(self.path, names, "Restore it, or train again.")
 
     @functools.cached_property
     def source_vocabulary(self) -> Tokenizer:

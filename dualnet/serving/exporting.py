@@ -22,11 +22,11 @@ from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
 from dualnet.requests import SUFFIXES, Exporting, format_of
 from dualnet.serving import transformers_folder
-from dualnet.text import EOS, UNK, LibraryTokenizer, Tokenizer, Vocabulary
+from dualnet.text import EOS, UNK, SentencePieceTokenizer, Tokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
+from dualnet.text.loading import TOKENIZER_FILES
 from dualnet.text.plain_text import check_text
 
-TOKENIZER_FILES = (Vocabulary.file_name, LibraryTokenizer.file_name)
 ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
 
@@ -84,10 +84,11 @@ def why_no_text(model: LanguageModel) -> str:
         return "a translator takes ids, which the tokenisers in assets.extra make."
     if tokenizer is None:
         return "they need a tokeniser, and the model has none."
-    if isinstance(tokenizer, LibraryTokenizer) and (reason := why_no_parts(tokenizer)):
+    if reason := why_no_parts(tokenizer):
+        package = "sentencepiece" if isinstance(tokenizer, SentencePieceTokenizer) else "tokenizers"
         return (
             "a TensorFlow graph holds tokenisers of words, of bytes and of byte-level BPE, and the "
-            f"model's {reason}. Send ids, which the package `tokenizers` makes with "
+            f"model's {reason}. Send ids, which the package `{package}` makes with "
             f"assets.extra/{tokenizer.file_name}."
         )
     if tokenizer.eos_id is None:
@@ -170,8 +171,9 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     The three endpoints are omitted for other tokenisers, of which `why_no_text` says the reason,
     for a vocabulary without `<eos>` and for a model without vocabulary. `score` and `score_text`
     read in chunks, so long texts need little memory. For clients that send ids, the tokeniser is
-    also a file: the words in `assets.extra/vocabulary.txt`, any other in
-    `assets.extra/tokenizer.json`, which the package `tokenizers` reads.
+    also a file: the words in `assets.extra/vocabulary.txt`, a SentencePiece file in
+    `assets.extra/tokenizer.model`, any other in `assets.extra/tokenizer.json`, which the package
+    `tokenizers` reads.
 
     A `TranslationModel` has other endpoints, which take and give ids:
 
@@ -195,8 +197,8 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
       each other beyond float rounding; each is searched with as many rows as the widest beam. The
       endpoint is omitted if the target has no tokeniser or no `<eos>`.
 
-    The tokeniser of the source alone, if it has one, is the file `source-vocabulary.txt` or
-    `source-tokenizer.json` in `assets.extra`.
+    The tokeniser of the source alone, if it has one, is the file `source-vocabulary.txt`,
+    `source-tokenizer.json` or `source-tokenizer.model` in `assets.extra`.
 
     A request with an id outside the vocabulary, a setting out of range, or inputs of different
     numbers of rows fails with `INVALID_ARGUMENT` and a sentence that names the input.
@@ -208,8 +210,8 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     input, `new_state_1` ... `new_state_n`. Both compute in float32, whatever the model's dtype
     policy. An id outside the vocabulary is an error of the runtime, as is a batch of no rows in
     ONNX. The tokeniser is written beside it: for `model.onnx`, words to
-    `model.onnx.vocabulary.txt`, in UTF-8, one word a line, that of id 0 first; any other to
-    `model.onnx.tokenizer.json`.
+    `model.onnx.vocabulary.txt`, in UTF-8, one word a line, that of id 0 first; a SentencePiece
+    file to `model.onnx.tokenizer.model`, any other to `model.onnx.tokenizer.json`.
 
     `format="transformers"` writes a folder that Hugging Face's library opens with
     `dualnet.transformers`: `config.json`, `model.safetensors`, the tokeniser and a model card.

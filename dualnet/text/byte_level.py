@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet.text.library_tokenizer import LibraryTokenizer, _steps, alphabet
+from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, _steps, alphabet
 from dualnet.text.plain_text import ENDS
+from dualnet.text.tokenizer import Tokenizer
+from dualnet.text.vocabulary import Vocabulary
 
 # What `ByteLevel` tells apart when it divides a document into words.
 LETTER, NUMBER, SPACE, OTHER = range(4)
@@ -25,7 +27,7 @@ CHANGES = {  # keys of the model that make it more than merges of bytes
 
 @dataclass(frozen=True)
 class ByteLevelBPE:
-    """The parts of a tokeniser for which `why_no_parts` has no reason.
+    """The parts of a `LibraryTokenizer` for which `why_no_parts` has no reason.
 
     Attributes:
         byte_ids: The id of each of the 256 bytes.
@@ -71,9 +73,11 @@ class ByteLevelBPE:
         )
 
 
-def why_no_parts(tokenizer: LibraryTokenizer) -> str:
-    """Return the reason why `tokenizer` is not a `ByteLevelBPE`, or ""."""
-    if not tokenizer._byte_level:
+def why_no_parts(tokenizer: Tokenizer) -> str:
+    """Return the reason why no TensorFlow graph can hold `tokenizer`, or ""."""
+    if isinstance(tokenizer, Vocabulary | ByteTokenizer):
+        return ""
+    if not isinstance(tokenizer, LibraryTokenizer) or not tokenizer._byte_level:
         return f"is {tokenizer.kind!r}, and not byte-level"
     data = tokenizer._data
     if len(steps := _steps(data["pre_tokenizer"])) > 1:

@@ -4,19 +4,17 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag
 from dualnet._contexts import hidden_stderr
-from dualnet._files import TooLargeError, read_bounded, write_whole
+from dualnet._files import write_whole
 from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, check_text
-from dualnet.text.tokenizer import Tokenizer
-from dualnet.text.vocabulary import Vocabulary
+from dualnet.text.tokenizer import Tokenizer, places_in
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
 LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
@@ -63,7 +61,7 @@ class LibraryTokenizer(Tokenizer):
         check_text("json", self.json)
         check_choice("documents", self.documents, DOCUMENTS)
         check_flag("lowercase", self.lowercase)
-        tokenizer = _parsed(self.json)
+        tokenizer = parsed(self.json)
         has_end = any(tokenizer.token_to_id(name) is not None for name in END_NAMES)
         if not has_end:
             import tokenizers
@@ -105,7 +103,7 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _library(self) -> Any:
-        tokenizer = _parsed(self.json)
+        tokenizer = parsed(self.json)
         tokenizer.encode_special_tokens = True  # of a text that spells one
         return tokenizer
 
@@ -266,26 +264,16 @@ class LibraryTokenizer(Tokenizer):
         lower = text.lower() if self.lowercase else text
         with self._reading():
             encoding = self._library.encode(lower, add_special_tokens=False)
-        if len(lower) == len(text):
-            places = None
-        else:  # where each character of the lower-cased text comes from
-            places = [i for i, character in enumerate(text) for _ in character.lower()]
-            places.append(len(text))
+        places = places_in(text, lower)
         for unit, (start, end) in zip(encoding.ids, encoding.offsets):
-            yield (unit, start, end) if places is None else (unit, places[start], places[end])
+            yield unit, places[start], places[end]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
         ids = self._checked(ids)
         if not self.loses and self.unk_id not in ids:
             return super().decode(ids)
-        parts: list[list[int]] = [[]]
-        for i in ids:
-            if i == self.eos_id:
-                parts.append([])
-            else:
-                parts[-1].append(i)
-        texts = self._library.decode_batch(parts, skip_special_tokens=False)
+        texts = self._library.decode_batch(self._documents(ids), skip_special_tokens=False)
         return ENDS[self.documents].join(texts)
 
     def save(self, path: StrPath) -> None:
@@ -301,24 +289,7 @@ class LibraryTokenizer(Tokenizer):
         }
 
 
-def read_library_file(path: StrPath) -> str:
-    """Return the text of the `tokenizer.json` at `path`."""
-    try:
-        text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
-        _parsed(text)
-    except (OSError, TooLargeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        message = f"must be a file that can be read. Received: {os.fspath(path)!r}: {reason}"
-        raise ArgumentError("tokenizer", message) from None
-    except ValueError as error:
-        reason = str(error).rpartition("Received: ")[2].rstrip(".")
-        required = "must be the file tokenizer.json of Hugging Face's `tokenizers`."
-        received = f"Received: {os.fspath(path)!r}, which is none ({reason})."
-        raise ArgumentError("tokenizer", f"{required} {received}") from None
-    return text
-
-
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     import tokenizers
 
     with library_errors("The file must be a tokenizer.json"), hidden_stderr(_no_panic):
@@ -440,7 +411,7 @@ class ByteTokenizer(Tokenizer):
         import tokenizers
         from tokenizers import decoders, models, pre_tokenizers
 
-        tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocab=_byte_units(), merges=[]))
+        tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocab=byte_units(), merges=[]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens([EOS])
@@ -450,54 +421,6 @@ class ByteTokenizer(Tokenizer):
         return {"kind": self.kind, "documents": self.documents}
 
 
-def _byte_units() -> dict[str, int]:
+def byte_units() -> dict[str, int]:
     """Return the units of the file of a `ByteTokenizer`."""
     return {**alphabet(), EOS: BYTE_EOS}
-
-
-@checked
-def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = False) -> Tokenizer:
-    """Return the tokeniser in a file: what `Tokenizer.save` wrote, or any `tokenizer.json`.
-
-    Args:
-        path: a file ending in .json, in the format of Hugging Face's `tokenizers`, or a list
-            of words, one per line.
-        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
-        lowercase: bool. Whether text is lower-cased first.
-
-    Raises:
-        ValueError: if the file is none of these.
-
-    Example:
-
-    >>> import tempfile
-    >>> from dualnet.text import ByteTokenizer, load_tokenizer
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     ByteTokenizer().save(f"{folder}/tokenizer.json")
-    ...     tokenizer = load_tokenizer(f"{folder}/tokenizer.json")
-    >>> tokenizer == ByteTokenizer()
-    True
-    """
-    if not os.fspath(path).lower().endswith(".json"):
-        return Vocabulary.load(path, lowercase=lowercase, documents=documents)
-    text = read_library_file(path)
-    model = json.loads(text)["model"]
-    if model.get("vocab") == _byte_units() and not model.get("merges") and not lowercase:
-        return ByteTokenizer(documents)
-    return LibraryTokenizer(text, documents, lowercase)
-
-
-@checked
-def from_config(config: Mapping[str, Any]) -> Tokenizer:
-    """Return the tokeniser whose `get_config` is `config`.
-
-    Example:
-
-    >>> from dualnet.text import from_config
-    >>> from_config({"kind": "bytes", "documents": "line"}).encode("a").tolist()
-    [97]
-    """
-    kinds = {"words": Vocabulary, "bytes": ByteTokenizer, "library": LibraryTokenizer}
-    kind = kinds[check_choice("kind", config.get("kind"), kinds)]
-    tokenizer: Tokenizer = kind(**{key: config[key] for key in config.keys() - {"kind"}})
-    return tokenizer

@@ -5,7 +5,7 @@ import codecs
 import functools
 import operator
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -187,6 +187,16 @@ class Tokenizer(abc.ABC):
         """Return the unit of `id`, from 0 to `len(tokenizer) - 1`."""
         return self.words[self._checked([id])[0]]
 
+    def _documents(self, ids: Iterable[int]) -> list[list[int]]:
+        """Return the ids of each document of `ids`, without `<eos>`."""
+        documents: list[list[int]] = [[]]
+        for i in self._checked(ids):
+            if i == self.eos_id:
+                documents.append([])
+            else:
+                documents[-1].append(i)
+        return documents
+
     def _checked(self, ids: Iterable[int]) -> list[int]:
         try:
             checked = [operator.index(i) for i in ids]
@@ -203,3 +213,11 @@ class Tokenizer(abc.ABC):
         if self.eos_id is None:
             raise ArgumentError(argument, required, way_out, tokenizer=self)
         return self.eos_id
+
+
+def places_in(text: str, lower: str) -> Sequence[int]:
+    """Return where in `text` each character of `lower`, its lower case, comes from, and the end."""
+    if len(lower) == len(text):
+        return range(len(text) + 1)
+    places = [i for i, character in enumerate(text) for _ in character.lower()]
+    return [*places, len(text)]

@@ -15,7 +15,7 @@ from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.corpora.cached_ids import mapped
 from dualnet.runs import Run
-from dualnet.runs.folder import READ_AS, WORDS, corpus_table, tokenizer_file
+from dualnet.runs.folder import READ_AS, corpus_table, tokenizer_file
 from dualnet.text import load_tokenizer
 from dualnet.training import card_for, versions
 from dualnet.training.initial_weights import load_with
@@ -131,8 +131,8 @@ def load_corpus(corpus: str, model: str, run: Run | None, read_as: Mapping[str, 
 
 def run_of_a_trial(folder: Path) -> Run | None:
     """Return the RUN of a trial, which read the corpus as the others do, or None."""
-    paths = sorted(folder.glob(f"trials/*/run/{WORDS}"))
-    return Run.open_folder(paths[0].parent) if paths else None
+    folders = filter(tokenizer_file, sorted(folder.glob("trials/*/run")))
+    return next(map(Run.open_folder, folders), None)
 
 
 def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, Any]) -> Corpus:

@@ -1,0 +1,105 @@
+"""Tokenisers from files and from configurations."""
+
+import base64
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dualnet._checks import ArgumentError, StrPath, check_choice, checked
+from dualnet._files import TooLargeError, read_bounded
+from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, byte_units, parsed
+from dualnet.text.sentencepiece_tokenizer import SentencePieceTokenizer
+from dualnet.text.tokenizer import Tokenizer
+from dualnet.text.vocabulary import Vocabulary
+
+LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
+FORMATS = {
+    ".json": "tokenizer.json of Hugging Face's `tokenizers`",
+    ".model": "tokenizer.model of SentencePiece",
+}
+TOKENIZER_FILES = tuple(
+    kind.file_name for kind in (Vocabulary, LibraryTokenizer, SentencePieceTokenizer)
+)
+
+
+@checked
+def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = False) -> Tokenizer:
+    """Return the tokeniser in a file: what `Tokenizer.save` wrote, or one of another program.
+
+    Args:
+        path: a file ending in .json, in the format of Hugging Face's `tokenizers`; one ending in
+            .model, of SentencePiece; or a list of words, one per line.
+        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
+        lowercase: bool. Whether text is lower-cased first.
+
+    Raises:
+        ValueError: if the file is none of these.
+        ImportError: if it is one of SentencePiece, without the package sentencepiece.
+
+    Example:
+
+    >>> import tempfile
+    >>> from dualnet.text import ByteTokenizer, load_tokenizer
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ByteTokenizer().save(f"{folder}/tokenizer.json")
+    ...     tokenizer = load_tokenizer(f"{folder}/tokenizer.json")
+    >>> tokenizer == ByteTokenizer()
+    True
+    """
+    suffix = tokenizer_suffix(path)
+    if suffix is None:
+        return Vocabulary.load(path, lowercase=lowercase, documents=documents)
+    try:
+        data = read_bounded(path, LARGEST_FILE)
+        if suffix == ".model":
+            encoded = base64.b64encode(data).decode()
+            return SentencePieceTokenizer(encoded, documents, lowercase)
+        text = data.decode("utf-8-sig")
+        parsed(text)
+    except (OSError, TooLargeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        message = f"must be a file that can be read. Received: {os.fspath(path)!r}: {reason}"
+        raise ArgumentError("tokenizer", message) from None
+    except ValueError as error:
+        reason = str(error).rpartition("Received: ")[2].rstrip(".")
+        received = f"Received: {os.fspath(path)!r}, which is none ({reason})."
+        message = f"must be the file {FORMATS[suffix]}. {received}"
+        raise ArgumentError("tokenizer", message) from None
+    model = json.loads(text)["model"]
+    if model.get("vocab") == byte_units() and not model.get("merges") and not lowercase:
+        return ByteTokenizer(documents)
+    return LibraryTokenizer(text, documents, lowercase)
+
+
+def tokenizer_suffix(path: StrPath) -> str | None:
+    """Return the suffix of a path that names a file of `FORMATS`, ".json" or ".model", else None.
+
+    Example:
+
+    >>> from dualnet.text.loading import tokenizer_suffix
+    >>> tokenizer_suffix("a/spm.model"), tokenizer_suffix("words.txt")
+    ('.model', None)
+    """
+    return next((end for end in FORMATS if os.fspath(path).lower().endswith(end)), None)
+
+
+@checked
+def from_config(config: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokeniser whose `get_config` is `config`.
+
+    Example:
+
+    >>> from dualnet.text import from_config
+    >>> from_config({"kind": "bytes", "documents": "line"}).encode("a").tolist()
+    [97]
+    """
+    kinds = {
+        "words": Vocabulary,
+        "bytes": ByteTokenizer,
+        "library": LibraryTokenizer,
+        "sentencepiece": SentencePieceTokenizer,
+    }
+    kind = kinds[check_choice("kind", config.get("kind"), kinds)]
+    tokenizer: Tokenizer = kind(**{key: config[key] for key in config.keys() - {"kind"}})
+    return tokenizer

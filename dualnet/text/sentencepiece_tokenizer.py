@@ -1,0 +1,151 @@
+"""Tokenisers of the library `sentencepiece`: files that end in .model."""
+
+import base64
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag, extra
+from dualnet._files import write_whole
+from dualnet.text.library_tokenizer import END_NAMES, library_errors
+from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, check_text
+from dualnet.text.tokenizer import Tokenizer, places_in
+
+
+@dataclass(frozen=True)
+class SentencePieceTokenizer(Tokenizer):
+    """A SentencePiece model, BPE or unigram, with `<eos>` between documents.
+
+    The library itself encodes and decodes each document, so the ids are its own on every text. No
+    other program segments exactly alike: unigram breaks ties by rounding, and the normaliser
+    divides text in its own way.
+
+    `<eos>` is the end piece that the file names, usually `</s>`; else a control piece with one of
+    `END_NAMES`; else it is added as the last unit. `<unk>` is the unknown piece. Other control
+    pieces, such as `<s>` and `<pad>`, keep their ids; no text is read as one, not even one that
+    spells it, and they decode to nothing.
+
+    Args:
+        base64: str. The bytes of the file, in base64.
+        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
+        lowercase: bool. Whether text is lower-cased first.
+
+    Raises:
+        ValueError: if `base64` is not that of a SentencePiece model.
+        ImportError: without the package sentencepiece.
+
+    Example:
+
+    >>> from dualnet.text import SentencePieceTokenizer
+    >>> SentencePieceTokenizer.loses
+    'SentencePiece changes white space and other characters before it reads them'
+    """
+
+    base64: str
+    documents: str = "line"
+    lowercase: bool = False
+    kind: ClassVar[str] = "sentencepiece"
+    file_name: ClassVar[str] = "tokenizer.model"
+    loses: ClassVar[str] = (
+        "SentencePiece changes white space and other characters before it reads them"
+    )
+
+    def __post_init__(self) -> None:
+        check_text("base64", self.base64)
+        check_choice("documents", self.documents, DOCUMENTS)
+        check_flag("lowercase", self.lowercase)
+        _ = self._library  # the file is checked
+
+    def __repr__(self) -> str:
+        return f"SentencePieceTokenizer({len(self)} units, sha256={self.sha256[:12]}…)"
+
+    @functools.cached_property
+    def _model(self) -> bytes:
+        return base64.b64decode(self.base64, validate=True)
+
+    @functools.cached_property
+    def _library(self) -> Any:
+        with extra("sentencepiece", "SentencePiece files need the package sentencepiece"):
+            import sentencepiece
+        with library_errors("The file must be a SentencePiece model"):
+            return sentencepiece.SentencePieceProcessor.from_proto(self._model)
+
+    @functools.cached_property
+    def _pieces(self) -> list[str]:
+        pieces: list[str] = self._library.id_to_piece([*range(self._library.get_piece_size())])
+        return pieces
+
+    @functools.cached_property
+    def words(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The pieces as they are shown."""
+        shown = [*self._pieces, EOS][: max(len(self._pieces), self.eos_id + 1)]
+        shown[self.eos_id], shown[self.unk_id] = EOS, UNK
+        return tuple(shown)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self._model).hexdigest()
+
+    @functools.cached_property
+    def eos_id(self) -> int:
+        if (number := self._library.eos_id()) >= 0:
+            return int(number)
+        ids = (self._library.piece_to_id(name) for name in END_NAMES)
+        return next((int(i) for i in ids if self._library.is_control(i)), len(self._pieces))
+
+    @functools.cached_property
+    def unk_id(self) -> int:
+        return int(self._library.unk_id())
+
+    @property
+    def unknown_ids(self) -> list[int]:
+        return [self.unk_id]
+
+    @property
+    def spelling(self) -> tuple[bytes, ...]:
+        raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
+
+    @functools.cached_property
+    def _spelt(self) -> list[bytes]:
+        is_byte = self._library.is_byte
+        spelt = (
+            bytes([int(piece[3:5], 16)]) if is_byte(i) else piece.encode()  # as in "<0xE4>"
+            for i, piece in enumerate(self._pieces)
+        )
+        return [*spelt, EOS.encode()]
+
+    def encode_marked(self, text: str) -> np.ndarray:
+        *documents, last = text.split(END)
+        eos = np.array([self.eos_id], "int32")
+        with library_errors("The text must be one that the tokeniser can read"):
+            arrays = self._library.encode([*documents, last], return_type="numpy")
+        ended = [part for ids in arrays[:-1] for part in (ids, eos)]
+        return np.concatenate([*ended, arrays[-1]])
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+        lower = text.lower() if self.lowercase else text
+        with library_errors("The text must be one that the tokeniser can read"):
+            encoding = self._library.encode(lower, return_type="offset_mapping")
+        places = places_in(text, lower)
+        for unit, (start, end) in zip(encoding["ids"], encoding["offsets"]):
+            yield unit, places[start], places[end]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
+        return ENDS[self.documents].join(self._library.decode(self._documents(ids)))
+
+    def save(self, path: StrPath) -> None:
+        """Write the SentencePiece file, as it was; all or nothing."""
+        write_whole(path, self._model)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "base64": self.base64,
+            "documents": self.documents,
+            "lowercase": self.lowercase,
+        }

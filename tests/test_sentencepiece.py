@@ -1,0 +1,233 @@
+"""SentencePiece files, read as the library itself reads them."""
+
+import io
+import pickle
+import subprocess
+import sys
+from pydoc_data import topics
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import dualnet
+from dualnet import corpora, serving, zoo
+from dualnet.text import EOS, UNK, SentencePieceTokenizer, from_config, load_tokenizer
+from tests.checks import write_splits
+
+sentencepiece = pytest.importorskip(
+    "sentencepiece", reason='this test needs pip install "dualnet[sentencepiece]"'
+)
+
+LINES = [line for line in topics.topics["assert"].split("\n") if line.strip()]
+LINES += ["the cat sat on the mat", "Die Katze läuft. 猫は歩く。", "<foo> é ﬁ ①"] * 3
+ends = {"eos_id": 5, "bos_id": -1, "pad_id": 0, "unk_id": 3}
+KINDS = {
+    "unigram": {"vocab_size": 120},
+    "bpe": {"model_type": "bpe", "vocab_size": 120},
+    "unigram with bytes": {"byte_fallback": True, "vocab_size": 380},
+    "bpe with bytes": {"model_type": "bpe", "byte_fallback": True, "vocab_size": 380},
+    "unigram with symbols": {"user_defined_symbols": ["<foo>", "ca", "é"], **ends},
+    "bpe with symbols": {"model_type": "bpe", "user_defined_symbols": ["<foo>", "th"], **ends},
+    "bpe without an end": {"model_type": "bpe", "eos_id": -1, "bos_id": -1},
+    "unigram with a control piece": {"control_symbols": ["<|endoftext|>"], "eos_id": -1},
+    "bpe as it stands": {
+        "model_type": "bpe",
+        "normalization_rule_name": "identity",
+        "remove_extra_whitespaces": False,
+        "add_dummy_prefix": False,
+    },
+    "unigram with spaces behind": {"treat_whitespace_as_suffix": True, "vocab_size": 130},
+}
+# The cases where other programs segment otherwise: ties, and marks that combine.
+CHARACTERS = "=aaeht c\n\t\u3000\u2581\u0301\u00e9\ufb01\u2460\uac01\u1100<foo>猫\U0001f469\u200d\0"
+
+
+def trained(**settings):
+    """Return the bytes of a model that the library trains on `LINES`."""
+    file = io.BytesIO()
+    settings = {"vocab_size": 125, "hard_vocab_limit": False, "minloglevel": 2, **settings}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_writer=file, num_threads=1, **settings
+    )
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The files of all `KINDS`."""
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    for name, settings_ in KINDS.items():
+        (folder / f"{name}.model").write_bytes(trained(**settings_))
+    return folder
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def both(request, models):
+    """A tokeniser of ours, and the library's."""
+    path = models / f"{request.param}.model"
+    return load_tokenizer(path), sentencepiece.SentencePieceProcessor(model_file=str(path))
+
+
+@pytest.fixture
+def file(models):
+    return models / "unigram with bytes.model"
+
+
+# --- laws ------------------------------------------------------------------------------
+
+
+texts = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+    st.text(CHARACTERS, max_size=30),
+    st.lists(st.sampled_from(LINES), max_size=3).map("\n".join),
+)
+
+
+@settings(max_examples=60)
+@given(texts)
+@example("=" * 25)
+@example("e\u0301 \u1100 x \n\n </s> <s> <pad> <unk> <eos>\n")
+def test_the_ids_of_every_text_are_those_of_the_library(both, text):
+    tokenizer, library = both
+    expected = []
+    for i, line in enumerate(text.split("\n")):
+        expected += [tokenizer.eos_id] * bool(i) + library.encode(line)
+    ids = tokenizer.encode(text)
+    assert ids.dtype == np.int32 and ids.tolist() == expected
+    lines = [library.decode(library.encode(line)) for line in text.split("\n")]
+    assert tokenizer.decode(ids) == "\n".join(lines)
+    assert len(tokenizer) == max(library.get_piece_size(), tokenizer.eos_id + 1)
+    assert not any(library.is_control(i) for i in {*ids.tolist()} - {tokenizer.eos_id})
+    ids_too, offsets = tokenizer.encode_with_offsets(text)
+    assert ids_too.tolist() == expected and offsets.shape == (len(ids), 2)
+    for i, (start, end) in zip(expected, offsets.tolist()):
+        assert 0 <= start <= end <= len(text)
+        assert i != tokenizer.eos_id or text[start:end] == "\n"
+
+
+@given(st.lists(st.integers(0, 119), max_size=20))
+def test_any_ids_are_decoded_as_the_library_does(both, ids):
+    tokenizer, library = both
+    if tokenizer.eos_id not in ids:
+        assert tokenizer.decode(ids) == library.decode(ids)
+    units, starts = tokenizer.whole_units(ids)
+    assert len(units) == len(starts) <= len(ids) or not ids
+
+
+def test_the_end_and_the_unknown_piece_are_those_of_the_file(models):
+    def special(name):
+        tokenizer = load_tokenizer(models / f"{name}.model")
+        assert tokenizer.words[tokenizer.eos_id] == EOS and tokenizer.words[tokenizer.unk_id] == UNK
+        return tokenizer.eos_id, tokenizer.unk_id, len(tokenizer)
+
+    assert special("bpe") == (2, 0, 120)
+    assert special("bpe with symbols")[:2] == (5, 3)
+    end, _, size = special("bpe without an end")
+    assert end == size - 1  # it is added
+    path = models / "unigram with a control piece.model"
+    library = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    assert special(path.stem)[0] == library.piece_to_id("<|endoftext|>")
+
+
+def test_lower_case_and_documents_are_ours(file):
+    tokenizer = load_tokenizer(file, lowercase=True, documents="blank-line")
+    text = "The İCat\nsat.\n\nThe mat"
+    plain = load_tokenizer(file)
+    first, second = (plain.encode(part.lower().replace("\n", " ")).tolist()
+                     for part in text.split("\n\n"))  # fmt: skip
+    assert tokenizer.encode(text).tolist() == [*first, tokenizer.eos_id, *second]
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    assert ids.tolist() == tokenizer.encode(text).tolist() and offsets.max() == len(text)
+    assert text[slice(*offsets[-1])] in text[-4:]
+    for copy in (from_config(tokenizer.get_config()), pickle.loads(pickle.dumps(tokenizer))):
+        assert copy == tokenizer and copy.encode(text).tolist() == tokenizer.encode(text).tolist()
+    assert tokenizer != plain and tokenizer.sha256 == plain.sha256
+
+
+# --- wherever a tokenizer.json goes ----------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_command_takes_a_file_and_its_run(cli, file, folder, tmp_path):
+    run = tmp_path / "run"
+    library = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    line = "the cat sat on the mat"
+    shown = cli.json(f"tokenizer show '{file}' --text '{line}'")
+    assert [token["id"] for token in shown["texts"][0]["tokens"]] == library.encode(line)
+    assert "sentencepiece" in cli(f"data {folder} --tokenizer '{file}'")
+    cli(
+        f"train dual_lstm --corpus {folder} --tokenizer '{file}' --output {run} --epochs 1"
+        " --set units=4 batch_size=4 sequence_length=9"
+    )
+    assert (run / "tokenizer.model").read_bytes() == file.read_bytes()
+    assert cli.json(f"evaluate {run}")["perplexity"] > 1
+    assert cli.json(f"score {run} --text '{line}'")["tokens"] == len(library.encode(line))
+    assert cli(f"generate {run} --prompt 'the cat' --max-tokens 3").startswith("the cat")
+    model = dualnet.load(run)
+    model.save(tmp_path / "model.keras")
+    assert dualnet.load(tmp_path / "model.keras").vocabulary == model.vocabulary
+    cli(f"train dual_lstm --output {run} --resume --epochs 2 --corpus {folder}")
+    (run / "tokenizer.model").write_bytes(b"")
+    assert "must be unchanged" in cli.refused(f"score {run} --text a")
+
+
+@pytest.mark.slow
+def test_a_model_is_exported_with_the_file(cli, file, tmp_path):
+    model = zoo.build("lstm", vocabulary_size=len(load_tokenizer(file)), units=4)
+    model.vocabulary = load_tokenizer(file)
+    dualnet.export(model, tmp_path / "saved")
+    assert (tmp_path / "saved/assets.extra/tokenizer.model").read_bytes() == file.read_bytes()
+    reason = serving.why_no_text(model)
+    assert "`sentencepiece`" in reason and "assets.extra/tokenizer.model" in reason
+    dualnet.export(model, tmp_path / "model.tflite")
+    assert (tmp_path / "model.tflite.tokenizer.model").read_bytes() == file.read_bytes()
+
+
+def test_pairs_are_read_with_a_file_for_each_side(models, tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.en").write_text("the cat\nthe mat\n")
+        (tmp_path / f"{split}.de").write_text("Die Katze\nläuft\n")
+    files = (models / "bpe.model", models / "unigram.model")
+    pairs = corpora.load_pairs(tmp_path, source="en", target="de", tokenizer=files)
+    source, target = (load_tokenizer(file) for file in files)
+    assert (pairs.source_vocabulary, pairs.vocabulary) == (source, target)
+    assert source.encode("the cat").tolist() == pairs.train.source(0).tolist()
+
+
+def test_a_large_text_is_cached_under_the_file(file, tmp_path, monkeypatch):
+    from dualnet.corpora import cached_ids
+
+    monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0)
+    write_splits(tmp_path, "\n".join(LINES) + "\n", valid="the cat\n")
+    for _ in range(2):
+        corpus = corpora.load(tmp_path, tokenizer=file)
+        assert corpus.vocabulary == load_tokenizer(file)
+        assert corpus.valid.tolist() == corpus.vocabulary.encode("the cat\n").tolist()
+
+
+# --- what is refused -------------------------------------------------------------------
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    for content in (b"", b"none"):
+        (tmp_path / "a.model").write_bytes(content)
+        with pytest.raises(ValueError, match=r"must be the file tokenizer.model of SentencePiece"):
+            load_tokenizer(tmp_path / "a.model")
+    with pytest.raises(ValueError, match="must be a file that can be read"):
+        load_tokenizer(tmp_path / "none.model")
+    with pytest.raises(ValueError, match="must spell its text"):
+        _ = SentencePieceTokenizer.spelling.fget(SentencePieceTokenizer)
+
+
+def test_without_the_package_the_error_names_the_extra(file):
+    code = (
+        "import sys; sys.modules['sentencepiece'] = None\n"
+        "from dualnet.text import load_tokenizer\n"
+        "try: load_tokenizer(sys.argv[1])\n"
+        "except ImportError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code, str(file)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert 'pip install "dualnet[sentencepiece]"' in said
