@@ -3,6 +3,7 @@
 #   make test       lint, and the quick tests on TensorFlow
 #   make test-all   what `make test` leaves out: the slow tests, the docs, the wheel, JAX, PyTorch
 #   make docs       these pages as HTML in docs/_build
+#   make newest     quick tests with newer Keras and TensorFlow, if there are any
 #   make tables     the table of all models in docs/zoo.md
 PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 python3; do \
 	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
@@ -16,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loads
 # of TensorFlow takes half of its time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all lint docs wheel tables clean
+.PHONY: demo test test-all lint docs wheel newest tables clean
 
 demo: .venv/.base
 	@$(BIN)/dualnet demo
@@ -27,6 +28,7 @@ test: lint
 # The docs need not run the notebooks: their tests do. They take one core, and the wheel the other.
 test-all: .venv/.test,test-all,jax,torch .venv/.docs
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync NOTEBOOKS=off docs wheel
+	@$(MAKE) --no-print-directory newest
 	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) -m slow tests
 	@set -e; for backend in $(BACKENDS); do \
 		echo "== $$(date +%T) $$backend"; KERAS_BACKEND=$$backend $(PYTEST) tests; \
@@ -47,18 +49,21 @@ docs: .venv/.docs
 wheel: .venv/.test
 	@echo "== $$(date +%T) wheel"; .ci/wheel $(BIN)/python
 
+newest: .venv/.test
+	@echo "== $$(date +%T) newest"; .ci/newest $(BIN)/python
+
 tables: .venv/.base
 	@$(BIN)/python benchmarks/model_table.py
 
 # One stamp for each set of extras, made anew when their list changes.
-.venv/.base: setup.cfg pyproject.toml | .venv
+.venv/.base: setup.cfg pyproject.toml .ci/constraints.txt | .venv
 	@echo "Installing dualnet into .venv (once; some minutes) ..."
-	@$(BIN)/pip install --quiet --no-compile --editable .
+	@$(BIN)/pip install --quiet --no-compile --constraint .ci/constraints.txt --editable .
 	@touch $@
 
-.venv/.%: setup.cfg pyproject.toml | .venv
+.venv/.%: setup.cfg pyproject.toml .ci/constraints.txt | .venv
 	@echo "Installing dualnet[$*] into .venv (once; some minutes) ..."
-	@$(BIN)/pip install --quiet --no-compile --editable ".[$*]"
+	@$(BIN)/pip install --quiet --no-compile --constraint .ci/constraints.txt --editable ".[$*]"
 	@touch $@
 
 .venv:
