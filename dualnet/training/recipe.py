@@ -113,10 +113,6 @@ class Recipe(Settings):
         watch: "perplexity", or "bleu" for pairs: the validation result that decides which
             weights are best, and when the rate decays or patience ends. BLEU is that of greedy
             translations, as `sacrebleu` computes it.
-        dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
-            `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
-            precision during training and validation. Weights, gates, states, logits, losses
-            and sums stay in float32, and so do the final model and its evaluation.
         keep_every: str, e.g. "1M..10M,10M..100M". Also keeps the model after each million words
             that were read, up to 10 million, and then after each 10 million up to 100 million;
             "1M" has no end. Each is a RUN folder of its own, `kept/1M`, `kept/2M` and so on
@@ -124,6 +120,10 @@ class Recipe(Settings):
             whatever the tokeniser, and of all epochs; within an epoch their number is in
             proportion to the steps. Averages are kept once they are validated, except those of
             "two_tailed". May change on resuming.
+        dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
+            `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
+            precision during training and validation. Weights, gates, states, logits, losses
+            and sums stay in float32, and so do the final model and its evaluation.
 
     Example:
 
@@ -171,8 +171,8 @@ class Recipe(Settings):
     on_divergence: str = choice("stop", ("stop", "restart"), unless={"on_divergence": "stop"})
     patience: int = count(0)
     watch: str = choice("perplexity", ("perplexity", "bleu"))
-    dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
     keep_every: str = field("", check_keep_every, unless={"keep_every": ""})
+    dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
     excludes = {"clipnorm": ["global_clipnorm"]}
 
     def check(self) -> None:
