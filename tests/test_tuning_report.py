@@ -25,7 +25,7 @@ from dualnet.cli import main
 from dualnet.evaluation import evaluate
 from dualnet.plots.scales import limit_of
 from dualnet.tuning.job import Job, Parameter
-from dualnet.tuning.report import figures, hparams, tables
+from dualnet.tuning.report import effects, figures, hparams, tables
 from dualnet.tuning.report.tables import Row, best_row, completed_rows, read_rows
 from dualnet.tuning.trial import read_epochs
 from tests.checks import UNTRACED
@@ -189,7 +189,7 @@ def test_the_best_card_leaves_out_what_has_no_effect(changes, kept):
     config = OFF | changes
     if config["cell"] != "mogrifier_lstm":
         config |= {"rounds": 0, "rank": 0, "mogrifier_dropout": 0.0, "mogrifier_l2": 0.0}
-    used = tables.config_with_effect("language_model", config, searched={"rounds"})
+    used = effects.config_with_effect("language_model", config, searched={"rounds"})
     assert set(used) == kept
     results = []
     for arguments in (config, used):
@@ -202,7 +202,7 @@ def test_the_best_card_leaves_out_what_has_no_effect(changes, kept):
 
 def test_the_recipe_of_the_best_card_leaves_out_what_is_off():
     recipe = training.Recipe(optimizer="sgd", epochs=3, hold_epochs=2, average_interval=7)
-    used = tables.recipe_with_effect(dataclasses.asdict(recipe), searched={"weight_decay"})
+    used = effects.recipe_with_effect(dataclasses.asdict(recipe), searched={"weight_decay"})
     assert training.Recipe(**used).epochs == 3
     assert set(used) == {
         "optimizer", "learning_rate", "weight_decay", "loss_reduction", "batching", "batch_size",

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import inspect
 import io
 import json
 import math
@@ -14,12 +13,9 @@ from typing import Any
 import tomli_w
 
 from dualnet._files import read_json, write_whole
-from dualnet.builders import BUILDERS
-from dualnet.builders.stations import STATIONS, WRAPPERS
 from dualnet.corpora import NAMES
 from dualnet.runs import Run
 from dualnet.runs.folder import LEARNT, READ_AS, card_table, tokenizer_file
-from dualnet.training import Recipe
 from dualnet.tuning.job import CORPUS, SEARCH, Job
 from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
 
@@ -158,6 +154,8 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         command = _evaluate_command(run, corpus, settings)
         comment = f"To reproduce it:\n  {command} --split valid\nOn the test split:\n  {command}"
     else:
+        from dualnet.tuning.report.effects import config_with_effect, recipe_with_effect
+
         used = card_table(Run.open_folder(trial_folder / RUN).card)
         weights = ""
         if job.kind == "gate":
@@ -210,6 +208,8 @@ def _recipe_as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, Any]:
 
 def _evaluate_command(run: str, corpus: str, settings: Mapping[str, Any]) -> str:
     """Return the command that evaluates `run` on the test split with `settings`."""
+    from dualnet.builders.stations import WRAPPERS
+
     words = ["dualnet", "evaluate", run, *(["--corpus", corpus] if corpus else [])]
     left = dict(settings)
     cache = {name: left.pop(name, WRAPPERS[name]) for name in WRAPPERS if name.startswith("cache_")}
@@ -226,47 +226,3 @@ def _evaluate_command(run: str, corpus: str, settings: Mapping[str, Any]) -> str
         words.append("--cache")  # with all values: the default of the others is the published one
         words += [f"{name.removeprefix('cache_')}={text_of(cache[name])}" for name in cache]
     return shlex.join(words)
-
-
-# --- settings that have an effect
-
-
-OFF = (0, "none", "plain")  # defaults that stand for nothing
-
-
-def config_with_effect(
-    builder: str, config: Mapping[str, Any], *, searched: Collection[str]
-) -> dict[str, Any]:
-    """Return those entries of a card's `config` that have an effect on the model.
-
-    Left out is what another setting turns off, and what is off by default, unless it was
-    `searched`.
-    """
-    parameters = inspect.signature(BUILDERS[builder]).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    defaults["rounds"] = 0  # of the Mogrifier
-    full = {**defaults, **config}
-    idle = {name for station in STATIONS.values() for name in station.idle(full)}
-    alone = {"connection": "plain", "tied": True, "recurrent_layers": 1, "experts": 0}
-    if all(full.get(name) == value for name, value in alone.items()):
-        idle.add("recurrent_units")  # the only layer is as wide as the embedding
-    return _with_effect(config, defaults, idle, searched)
-
-
-def recipe_with_effect(recipe: Mapping[str, Any], *, searched: Collection[str]) -> dict[str, Any]:
-    """Return those entries of a card's `recipe` that have an effect, as `config_with_effect`."""
-    return _with_effect(recipe, Recipe().arguments(), Recipe.idle(recipe), searched)
-
-
-def _with_effect(
-    settings: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    idle: Collection[str],
-    searched: Collection[str],
-) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in idle
-        and (name in searched or value not in OFF or value != defaults.get(name))
-    }
