@@ -19,6 +19,14 @@ class CompiledUpdates(keras.optimizers.Optimizer):
     rows, and for Adam their squares, instead of those of their sum.
     """
 
+    def build(self, variables):
+        if not self.built:
+            super().build(variables)
+            self.add_slots(variables)
+
+    def add_slots(self, variables):
+        """Make the state that a subclass keeps for `variables`."""
+
     def apply(self, grads, trainable_variables=None):
         weights = self._trainable_variables if trainable_variables is None else trainable_variables
         weights = list(weights)

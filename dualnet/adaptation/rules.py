@@ -10,10 +10,8 @@ from dualnet._optimizers import CompiledUpdates
 class Rule(CompiledUpdates):
     """An update whose gradients are not finite changes nothing, but is counted in `skipped`."""
 
-    def build(self, variables):
-        if not self.built:
-            super().build(variables)
-            self.skipped = self.add_variable((), dtype="int", name="skipped")
+    def add_slots(self, variables):
+        self.skipped = self.add_variable((), dtype="int", name="skipped")
 
     def update_all(self, grads, trainable_variables):
         finite = [ops.all(ops.isfinite(gradient)) for gradient in grads]
@@ -45,10 +43,9 @@ class NadamWithoutMomentum(Rule):
         self.beta_2 = beta_2
         self.epsilon = epsilon
 
-    def build(self, variables):
-        if not self.built:
-            super().build(variables)
-            self.squares = self.add_optimizer_variables(variables, "velocity")
+    def add_slots(self, variables):
+        super().add_slots(variables)
+        self.squares = self.add_optimizer_variables(variables, "velocity")
 
     def update_step(self, gradient, variable, learning_rate):
         square = self.squares[self._get_variable_index(variable)]
@@ -69,10 +66,8 @@ class DecayToPrior(Rule):
         self.epsilon = epsilon
         self.statistics = statistics
 
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
+    def add_slots(self, variables):
+        super().add_slots(variables)
         self.priors = self._constants(variables, "prior", [ops.copy(v) for v in variables])
         self.steps, self.pulls = [1.0] * len(variables), [self.decay] * len(variables)
         if self.statistics is not None:
@@ -103,10 +98,7 @@ class SquaredGradients(CompiledUpdates):
     def __init__(self):
         super().__init__(learning_rate=0.0, name="squared_gradients")
 
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
+    def add_slots(self, variables):
         self.totals = [self.add_variable_from_reference(v, name="total") for v in variables]
 
     def update_step(self, gradient, variable, learning_rate):

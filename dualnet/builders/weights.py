@@ -82,23 +82,19 @@ def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
 
 def names_in(core: keras.Model) -> dict[str, keras.Variable]:
     """Return the `weight_names` of the model with the graph `core`."""
-    weights: dict[str, keras.Variable] = {}
-    seen: set[int] = set()
+    weights: dict[int, tuple[str, keras.Variable]] = {}  # each by its first name
 
     def walk(graph: keras.Model, prefix: str) -> None:
         models = [layer for layer in graph.layers if isinstance(layer, keras.Model)]
         # Its own layers first: a weight that it shares with a member is its own.
         for layer in graph.layers:
-            if layer not in models:
-                for weight in layer.weights:
-                    if id(weight) not in seen:
-                        seen.add(id(weight))
-                        weights[prefix + weight.path] = weight
+            for weight in layer.weights if layer not in models else ():
+                weights.setdefault(id(weight), (prefix + weight.path, weight))
         for member in models:
             walk(member, f"{prefix}{member.name}/")
 
     walk(core, "")
-    return weights
+    return dict(weights.values())
 
 
 @checked

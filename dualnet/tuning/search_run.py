@@ -196,6 +196,7 @@ class SearchRun:
         best, job, search = best_row(rows), self.job, self.search
         assert best is not None
         keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters", *FIGURES)
+        sums = {"sha256": search.corpus_sha256, "vocabulary_sha256": search.vocabulary_sha256}
         results = {
             "job": job.name,
             "kind": job.kind,
@@ -203,16 +204,11 @@ class SearchRun:
             "trials": dict(collections.Counter(row.status for row in rows)),
             "best": {**{key: getattr(best, key) for key in keys}, "settings": best.drawn},
             "seed": job.seed,
-            "corpus": {
-                "sha256": search.corpus_sha256,
-                "vocabulary_sha256": search.vocabulary_sha256,
-            },
+            "corpus": sums,
             "versions": versions(),
         }
-        if comparison:
-            results["comparison"] = comparison
-        if left_out:
-            results["left_out"] = left_out
+        others = {"comparison": comparison, "left_out": left_out}
+        results |= {name: value for name, value in others.items() if value}
         write_whole(self.folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
     def _failure(self, rows: list[Row]) -> str:
