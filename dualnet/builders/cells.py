@@ -30,11 +30,6 @@ CELLS = Cells(
     recurrent_highway=layers.RecurrentHighwayCell,
     rewired_lstm=layers.RewiredLSTMCell,
 )
-# Arguments that the builder passes to every cell.
-COMMON = (
-    "units", "use_bias", "input_dropout", "recurrent_dropout", "weight_dropout", "mask_per_gate",
-    "input_l2", "recurrent_l2", "locked",
-)  # fmt: skip
 
 
 def arguments_of(kind: type) -> list[str]:
@@ -51,6 +46,9 @@ def arguments_of(kind: type) -> list[str]:
         if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
             break
     return list(names)
+
+
+COMMON = arguments_of(RecurrentCell)  # what the builder passes to every cell
 
 
 def all_options() -> list[str]:

@@ -18,7 +18,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cell": tuple(CELLS), "connection": CONNECTIONS, "output": ()
 }  # fmt: skip
 # What the builder passes to such a class, if it takes it. The first argument is the size.
-PASSED = {"cell": COMMON, "connection": ("dual_l2",), "output": ("tied_to", "use_bias")}
+PASSED = {"cell": tuple(COMMON), "connection": ("dual_l2",), "output": ("tied_to", "use_bias")}
 FOR_SOME_CELLS = ("mogrifier_dropout", "mogrifier_l2", "internal_dropout")
 OF_KERAS = "keras.layers."  # begins the name of a class that Keras has itself
 ENVIRONMENT = "DUALNET_IMPORT"

@@ -17,7 +17,7 @@ from dualnet import layers
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction
 from dualnet._fields import Settings, choice, field
 from dualnet.builders import parts
-from dualnet.builders.cells import CELLS, arguments_of
+from dualnet.builders.cells import CELLS, COMMON, arguments_of
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
 from dualnet.builders.memory import check_depth, check_memory
 from dualnet.cards import with_members
@@ -349,25 +349,15 @@ class Recurrent(PartStation):
         rate = self.input_dropout if number == 1 else self.internal_dropout
         places = {"input": place}  # of the cell's own dropouts, by the names here
         of_cell = getattr(own, "dropouts", ())
-        settings = {
-            "use_bias": self.use_bias,
-            "input_dropout": rate if self.mask_per_gate else 0.0,
-            "recurrent_dropout": self.recurrent_dropout,
-            "weight_dropout": self.weight_dropout,
-            "mask_per_gate": self.mask_per_gate,
-            "input_l2": self.input_l2,
-            "recurrent_l2": self.recurrent_l2,
-            "locked": [p for p in of_cell if places.get(p, p) in dropouts.locked_dropouts],
-        }
-        for_some_cells = {
-            "rounds": 0,  # the options may have another number
-            "mogrifier_dropout": self.mogrifier_dropout,
-            "mogrifier_l2": self.mogrifier_l2,
-            "internal_dropout": self.internal_dropout,  # of a stack inside one cell
-        }
         taken = arguments_of(own)
-        settings |= {name: value for name, value in for_some_cells.items() if name in taken}
-        settings |= self.options
+        names = [*COMMON, *(name for name in parts.FOR_SOME_CELLS if name in taken)]
+        settings = {name: getattr(self, name) for name in names if name in self.names()}
+        settings |= {
+            "input_dropout": rate if self.mask_per_gate else 0.0,
+            "locked": [p for p in of_cell if places.get(p, p) in dropouts.locked_dropouts],
+            **({"rounds": 0} if "rounds" in taken else {}),  # the options may have another number
+            **self.options,
+        }
         name = f"cell_{number}"
         if kind is not None:
             return kind(units, name=name, **settings)

@@ -12,6 +12,7 @@ from dualnet.builders.memory import check_memory
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import WRAPPERS, Cache, Gate, state_inputs, without_regularization
 from dualnet.builders.weights import check_language_model, copy_weight, weight_names
+from dualnet.cards import with_members
 from dualnet.layers import MeanOfProbabilities
 
 
@@ -196,10 +197,8 @@ def ensemble_model(
     if gate.gate == "input_and_hidden":
         reason = "whose members have hidden states of their own. Received: gate='input_and_hidden'."
         raise ArgumentError("gate", f"must be 'input' or 'lstm' for an ensemble, {reason}")
-    arguments = {**gate.arguments(), **cache.arguments()}
-    arguments["members"] = [
-        {"builder": member["builder"], "arguments": dict(member["arguments"])} for member in members
-    ]
+    arguments = {**gate.arguments(), **cache.arguments(), "members": members}
+    arguments = with_members(arguments, dict)  # copies
     used = without_regularization(arguments) if gate.is_used else arguments
     models = [
         BUILDERS[member["builder"]](**member["arguments"], name=f"member_{number}")

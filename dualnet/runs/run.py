@@ -115,9 +115,7 @@ class Run:
             raise ValueError(f"{file}: {message} Restore the card, or train again.")
         check_imported(self.table.get("parts", {}))
         return Card(
-            **{key: self.table[key] for key in files.CARD_KEYS if key in self.table},
-            config=self.table["config"],
-            recipe=self.table["recipe"],
+            **{k: self.table[k] for k in (*files.CARD_KEYS, "config", "recipe") if k in self.table},
             corpus=self.trained_on["name"],
             lowercase=self.trained_on["lowercase"],
             trained_on=self.trained_on,
