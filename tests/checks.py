@@ -146,7 +146,7 @@ def outputs_and_gradients(call, variables):
     return outputs, gradients(scalar, variables)
 
 
-# --- models
+# --- texts and models
 
 
 def small(vocabulary, name="lstm", *, units=4, **arguments):
@@ -168,6 +168,34 @@ def strong(model, vocabulary=None, seed=4, scale=0.9, only=""):
     if vocabulary is not None:
         model.vocabulary = vocabulary
     return model
+
+
+NO_DROPOUT = {
+    f"{place}_dropout": 0.0
+    for place in ("input", "recurrent", "internal", "output", "dual_input", "dual_output")
+}
+NOUNS, VERBS = ["cat", "dog", "bird", "fish"], ["sees", "likes", "finds"]
+
+
+def sentences(count, seed):
+    """Return made-up text in which a verb depends on the noun before it."""
+    random = np.random.default_rng(seed)
+    lines = []
+    for _ in range(count):
+        first, second = random.integers(4, size=2)
+        lines.append(f"the {NOUNS[first]} {VERBS[first % 3]} the {NOUNS[second]}")
+    return "".join(line + "\n" for line in lines)
+
+
+def nll(logits, targets):
+    """Return -log p of `targets`, in float64."""
+    log_p = np.log(reference.softmax(np.array(keras.ops.convert_to_numpy(logits), "float64")))
+    return -np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
+
+
+def values(model):
+    """Return copies of all weights."""
+    return [np.array(keras.ops.convert_to_numpy(weight)) for weight in model.weights]
 
 
 @contextlib.contextmanager

@@ -16,8 +16,7 @@ from dualnet.adaptation.learner import SegmentLearner
 from dualnet.adaptation.rules import DecayToPrior
 from dualnet.requests import DynamicEvaluating
 from dualnet.text import Vocabulary
-from tests.checks import assert_close, assert_same, few_elsewhere, gradients, once, small
-from tests.conftest import values
+from tests.checks import assert_close, assert_same, few_elsewhere, gradients, once, small, values
 
 WORDS = 9
 

@@ -12,8 +12,7 @@ from dualnet import _optimizers
 from dualnet.runs.loading import load_weights
 from dualnet.training import Recipe, recorder, two_tailed
 from dualnet.training.optimizers import SGD, Adam, Nadam, RectifiedAdam
-from tests.checks import assert_close, assert_same, once
-from tests.conftest import values
+from tests.checks import assert_close, assert_same, once, values
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,7 @@ from dualnet.rescoring import (
 )
 from dualnet.text import Vocabulary
 from tests import commands
-from tests.checks import UNTRACED, needed, small
-from tests.conftest import NO_DROPOUT, sentences
+from tests.checks import NO_DROPOUT, UNTRACED, needed, sentences, small
 
 pytestmark = [*UNTRACED, pytest.mark.slow]
 

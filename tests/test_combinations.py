@@ -10,8 +10,7 @@ import pytest
 import dualnet
 from dualnet.builders import CELLS, language_model
 from dualnet.training import Recipe
-from tests.checks import UNTRACED, array, assert_same, few_elsewhere, once
-from tests.conftest import values
+from tests.checks import UNTRACED, array, assert_same, few_elsewhere, once, values
 
 pytestmark = [*UNTRACED, pytest.mark.slow]
 OUTPUTS = {

@@ -11,8 +11,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import arguments
-from tests.checks import once, strong
-from tests.conftest import nll
+from tests.checks import nll, once, strong
 
 WORDS = 12
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdefghij"[: WORDS - 4]))

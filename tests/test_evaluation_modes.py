@@ -13,8 +13,7 @@ from dualnet import zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import perplexities, scoring
 from dualnet.evaluation.mc_dropout import DropoutReader
-from tests.checks import assert_same, few_elsewhere, once, strong
-from tests.conftest import NO_DROPOUT, nll, values
+from tests.checks import NO_DROPOUT, assert_same, few_elsewhere, nll, once, strong, values
 
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdef"))
 WORDS, EOS = len(VOCABULARY), 3

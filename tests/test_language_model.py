@@ -10,8 +10,7 @@ from dualnet import zoo
 from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
 from dualnet.text import ByteTokenizer
-from tests.checks import assert_same, dtype_policy, few_elsewhere, once, strong, total
-from tests.conftest import nll, values
+from tests.checks import assert_same, dtype_policy, few_elsewhere, nll, once, strong, total, values
 
 JAX = keras.config.backend() == "jax"
 EAGERLY = keras.config.backend() == "tensorflow"  # tracing takes longer than a few steps

@@ -37,11 +37,11 @@ from tests.checks import (
     documented,
     excluded,
     gradients,
+    nll,
     normal,
     randomise,
     total,
 )
-from tests.conftest import nll
 
 BATCH, TIME, FEATURES, UNITS, WORDS = 2, 4, 3, 4, 7
 

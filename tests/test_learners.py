@@ -13,8 +13,7 @@ from dualnet.layers import adaptation_matrix
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
 from tests import reference
-from tests.checks import array, assert_same, dtype_policy, strong
-from tests.conftest import nll, values
+from tests.checks import array, assert_same, dtype_policy, nll, strong, values
 
 WORDS, UNITS, LENGTH = 7, 3, 4
 VOCABULARY = Vocabulary(("<eos>", *(f"w{i}" for i in range(1, WORDS))))

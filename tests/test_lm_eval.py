@@ -10,8 +10,7 @@ import pytest
 
 import dualnet
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import small
-from tests.conftest import values
+from tests.checks import small, values
 
 pytest.importorskip("lm_eval", reason='this test needs pip install "dualnet[lm-eval]"')
 

@@ -18,8 +18,7 @@ from dualnet.looking import page as page_module
 from dualnet.runs import shipped
 from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
 from tests import commands
-from tests.checks import assert_same, once, small, strong
-from tests.conftest import values
+from tests.checks import assert_same, once, small, strong, values
 from tests.test_surprisal import TEXT, TOKENIZERS
 
 SGD = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": 10}

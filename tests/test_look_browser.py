@@ -11,8 +11,7 @@ import dualnet
 from dualnet.looking import Page
 from dualnet.looking.page import _rendered
 from dualnet.text import ByteTokenizer, Vocabulary
-from tests.checks import needed, small, strong
-from tests.conftest import sentences
+from tests.checks import needed, sentences, small, strong
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,7 @@ from dualnet.builders import CELLS, LanguageModel, language_model, parts, weight
 from dualnet.builders.parts import part_options
 from dualnet.layers import LSTMCell
 from tests import own_parts
-from tests.checks import array, assert_close, assert_same, gradients, once, strong
-from tests.conftest import nll, values
+from tests.checks import array, assert_close, assert_same, gradients, nll, once, strong, values
 from tests.own_parts import Counted, DiagonalCell, Gated, KerasStyleCell, Scaled
 
 ROOT = Path(__file__).parents[1]

@@ -30,12 +30,12 @@ from tests.checks import (
     assert_same,
     few_elsewhere,
     gradients,
+    nll,
     normal,
     once,
     randomise,
     total,
 )
-from tests.conftest import nll
 
 BATCH, TIME, UNITS, WORDS = 3, 5, 4, 7
 

@@ -31,8 +31,7 @@ from dualnet.rescoring import (
 )
 from dualnet.rescoring.formats import keyed_lines
 from dualnet.text import Vocabulary
-from tests.checks import assert_same, needed, strong
-from tests.conftest import nll, values
+from tests.checks import assert_same, needed, nll, strong, values
 from tests.test_translation import losses_of
 
 pytestmark = pytest.mark.usefixtures("without_tracing")

@@ -10,8 +10,7 @@ import dualnet
 from dualnet import serving, zoo
 from dualnet.serving import sherpa
 from dualnet.text import Vocabulary
-from tests.checks import needed
-from tests.conftest import NO_DROPOUT
+from tests.checks import NO_DROPOUT, needed
 
 onnxruntime, _ = needed("onnx", "onnxruntime", "tf2onnx")
 

@@ -11,8 +11,7 @@ from dualnet import zoo
 from dualnet.adaptation import surprisals
 from dualnet.evaluation.words import words_of
 from dualnet.text import ByteTokenizer, Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import assert_same, small, strong
-from tests.conftest import nll, values
+from tests.checks import assert_same, nll, small, strong, values
 
 pytestmark = pytest.mark.usefixtures("without_tracing")
 

@@ -20,8 +20,7 @@ from dualnet import analysis, runs, training, zoo
 from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, recorder, start
-from tests.checks import Terminal, array, assert_close, assert_same, edit_card, write_splits
-from tests.conftest import values
+from tests.checks import Terminal, array, assert_close, assert_same, edit_card, values, write_splits
 from tests.reference import log_softmax
 
 QUICK = {

@@ -11,8 +11,7 @@ import pytest
 import dualnet
 from dualnet import corpora, tuning
 from dualnet.tuning import load_job
-from tests.checks import UNTRACED, write_splits
-from tests.conftest import sentences
+from tests.checks import UNTRACED, sentences, write_splits
 from tests.searches import SPACE, in_this_process, rows, write_job
 
 pytestmark = UNTRACED

@@ -11,8 +11,7 @@ import dualnet
 from dualnet.builders import ensemble_model, language_model, weight_names
 from dualnet.corpora import Vocabulary
 from tests import reference
-from tests.checks import array, few_elsewhere, once, strong
-from tests.conftest import nll, values
+from tests.checks import array, few_elsewhere, nll, once, strong, values
 
 WORDS = Vocabulary(("the", "cat", "<eos>", "dog", "sees", "<unk>", "a", "bird"))
 TEXT = np.random.default_rng(5).integers(len(WORDS), size=25).astype("int32")
