@@ -28,6 +28,7 @@ from dualnet.evaluation import comparable, evaluate
 from dualnet.requests import DynamicEvaluating
 from dualnet.runs.folder import RESULTS, WEIGHTS, checksummed, write_card, write_file
 from dualnet.runs.folder import write_vocabulary as write_tokenizer
+from dualnet.runs.model_cards import README, model_card
 from dualnet.runs.shipped import folder_of_shipped
 from dualnet.training import versions
 
@@ -84,6 +85,8 @@ def ship(
         results = results_of(model, corpus, rule=rule, **settings)
         results = {"name": folder.name, **results}
         write_file(unfinished, RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+        card = model_card(model, runs.Run.open_folder(unfinished), name=folder.name)
+        (unfinished / README).write_text(card, "utf-8")
         size = (unfinished / WEIGHTS).stat().st_size
         if size > MOST_BYTES:
             raise ValueError(f"The weights must have at most {MOST_BYTES:,} bytes. Got: {size:,}.")

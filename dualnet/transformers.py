@@ -1,5 +1,6 @@
 """Models as Hugging Face's library `transformers` takes them, on the PyTorch backend."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from dualnet._checks import StrPath, extra
 from dualnet.builders import LanguageModel, names_in
 from dualnet.builders.graph import with_masks
 from dualnet.serving.transformers_folder import write_modeling
+from dualnet.text import SentencePieceTokenizer, load_tokenizer
 
 if keras.config.backend() != "torch":
     raise ImportError(
@@ -24,10 +26,12 @@ with extra("transformers", "`dualnet.transformers` needs PyTorch and Hugging Fac
         AutoModel,
         AutoModelForCausalLM,
         AutoModelForSequenceClassification,
+        AutoTokenizer,
         Cache,
         GenerationMixin,
         PreTrainedConfig,
         PreTrainedModel,
+        PreTrainedTokenizer,
     )
     from transformers.modeling_outputs import (
         BaseModelOutputWithPast,
@@ -38,7 +42,7 @@ with extra("transformers", "`dualnet.transformers` needs PyTorch and Hugging Fac
 
 __all__ = [
     "DualnetConfig", "DualnetForCausalLM", "DualnetForSequenceClassification", "DualnetModel",
-    "StateCache",
+    "DualnetTokenizer", "StateCache",
 ]  # fmt: skip
 
 NEVER = -1e4  # logit of the padding token: a probability of 0, and finite even in float16
@@ -308,6 +312,72 @@ class DualnetForSequenceClassification(_Reading):
         return SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
 
 
+class DualnetTokenizer(PreTrainedTokenizer):
+    """A SentencePiece file, read by its own library; other tokenisers need no class of ours.
+
+    Args:
+        vocab_file: path of the file.
+        documents: "line", "blank-line" or "file": what ends a document, and is read as `<eos>`.
+        lowercase: bool. Whether text is lower-cased first.
+        add_bos_token: bool. Whether texts begin with `<eos>`.
+        **kwargs: Passed to `transformers.PreTrainedTokenizer`.
+    """
+
+    vocab_files_names = {"vocab_file": SentencePieceTokenizer.file_name}
+    model_input_names = ["input_ids", "attention_mask"]
+
+    def __init__(
+        self,
+        vocab_file: StrPath,
+        documents: str = "line",
+        lowercase: bool = False,
+        add_bos_token: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        settings = {"documents": documents, "lowercase": lowercase}
+        self.own = load_tokenizer(vocab_file, documents=documents, lowercase=lowercase)
+        kwargs["special_tokens_pattern"] = "bos" if add_bos_token else "none"
+        super().__init__(**kwargs, **settings, add_bos_token=add_bos_token)
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.own)
+
+    def get_vocab(self) -> dict[str, int]:
+        return {word: i for i, word in enumerate(self.own)} | self._added_tokens_encoder
+
+    def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
+        return [self.own.word(i) for i in self.own.encode(text)]
+
+    def _convert_token_to_id(self, token: str) -> int:
+        return self.own.id(token)
+
+    def _convert_id_to_token(self, index: int) -> str:
+        return self.own.word(index)
+
+    def convert_tokens_to_string(self, tokens: list[str]) -> str:
+        special = {*self.all_special_tokens}
+        return "".join(
+            "".join(group) if is_special else self.own.decode(map(self.own.id, group))
+            for is_special, group in itertools.groupby(tokens, special.__contains__)
+        )
+
+    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> Any:
+        name = f"{filename_prefix}-" * bool(filename_prefix) + self.own.file_name
+        self.own.save(Path(save_directory, name))
+        return (str(Path(save_directory, name)),)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing, as `DualnetConfig`."""
+
+    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> Any:
+        files = super().save_pretrained(save_directory, *args, **kwargs)
+        write_modeling(Path(save_directory))
+        return files
+
+
+AutoTokenizer.register(DualnetConfig, DualnetTokenizer)
 AutoConfig.register(DualnetConfig.model_type, DualnetConfig)
 AutoModel.register(DualnetConfig, DualnetModel)
 AutoModelForCausalLM.register(DualnetConfig, DualnetForCausalLM)

@@ -27,16 +27,16 @@ ON_TENSORFLOW_ALONE = (
     "alignments allocator analysis cli* columns comparison corpora corpora_batches "
     "corpora_cached_ids corpora_pairs demo docstrings files_of_* fuzz large_* links lm_eval "
     "look* memory minimal_pairs misuse notebooks pages peers pretrained quiet ray requests "
-    "rescoring resume_kills schedules serving* sherpa_onnx step_size surprisal text toml "
-    "translations trees tuning* wheel zoo"
+    "rescoring resume_kills schedules sentencepiece serving* sherpa_onnx step_size surprisal "
+    "text toml translations trees tuning* wheel zoo"
 )
 # The slow tests that the other backends run, too: those of layers, of how they are put
 # together, and of the weights that training leaves. The others use what these show.
 SLOW_ON_EACH = {
     "adaptation", "averaging", "bucketing", "combinations", "encoder_decoder",
     "evaluation_modes", "language_model", "layers", "layers_cells", "layers_mixture",
-    "learners_compiled", "recurrence", "regularisers", "resume", "transformers",
-    "wrapped_models",
+    "learners_compiled", "recurrence", "regularisers", "resume", "training_callbacks",
+    "training_kept", "transformers", "wrapped_models",
 }  # fmt: skip
 # A refusal, and what a manual says, is the same on each backend.
 SAME_ON_EACH = re.compile(r"refused|_(is|are)_told|_cannot_be|_manual")

@@ -15,6 +15,7 @@ import dualnet
 from benchmarks import ship
 from dualnet import builders, corpora, runs, zoo
 from dualnet.runs import shipped
+from dualnet.runs.model_cards import model_card
 from dualnet.text import LibraryTokenizer, train_tokenizer
 from tests.checks import assert_close, write_splits
 
@@ -55,12 +56,20 @@ def folder(request, tiny):
 def test_every_folder_is_whole_and_names_its_licence(folder):
     files = {path.name for path in folder.iterdir()}
     names = {"card.toml", "tokenizer.json", "model.weights.h5", "results.json", "sums.json"}
-    assert files == {*names, "LICENSES_SOURCES"}
+    assert files == {*names, "LICENSES_SOURCES", "README.md"}
     assert "CC BY-SA 3.0" in (folder / "LICENSES_SOURCES").read_text("utf-8")
     card = runs.read_card(folder)
     assert card.trained_on["source"] == card.corpus and not card.weights
     assert "/" not in (folder / "card.toml").read_text("utf-8").partition("[corpus]")[2]  # no path
     assert sum(path.stat().st_size for path in folder.iterdir()) < 5_500_000
+
+
+def test_the_model_card_of_every_folder_is_that_of_its_figures_and_licence(folder):
+    model, card = dualnet.load(folder), (folder / "README.md").read_text("utf-8")
+    assert card == model_card(model, runs.Run.open(folder), name=folder.name)
+    assert f'dualnet.load("{folder.name}")' in card and "CC BY-SA 3.0" in card
+    figures = json.loads((folder / "results.json").read_text("utf-8"))["dynamic"]["test"]
+    assert f"| test, learning while reading | {figures['perplexity']:.2f} |" in card
 
 
 def test_every_folder_scores_its_stored_text_as_its_results_say(folder):

@@ -1,6 +1,7 @@
 """SentencePiece files, read as the library itself reads them."""
 
 import io
+import os
 import pickle
 import subprocess
 import sys
@@ -183,6 +184,42 @@ def test_a_model_is_exported_with_the_file(cli, file, tmp_path):
     assert "`sentencepiece`" in reason and "assets.extra/tokenizer.model" in reason
     dualnet.export(model, tmp_path / "model.tflite")
     assert (tmp_path / "model.tflite.tokenizer.model").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.slow
+def test_transformers_reads_the_file_as_we_do(models, tmp_path):
+    pytest.importorskip("transformers")
+    code = (  # in a process of its own, whose backend is PyTorch
+        "import sys, dualnet.transformers\n"
+        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "from dualnet.text import load_tokenizer\n"
+        "file, folder, *texts = sys.argv[1:]\n"
+        "own = load_tokenizer(file, lowercase=True)\n"
+        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+        "tokenizer.save_pretrained(folder + '-2')\n"
+        "again = AutoTokenizer.from_pretrained(folder + '-2', add_bos_token=True)\n"
+        "for text in texts:\n"
+        "    ids = own.encode(text).tolist()\n"
+        "    assert tokenizer(text).input_ids == ids, text\n"
+        "    assert again(text).input_ids == [own.eos_id, *ids], text\n"
+        "    assert tokenizer.decode(ids).replace('<eos>', chr(10)) == own.decode(ids), text\n"
+        "assert tokenizer('<eos>the').input_ids[0] == own.eos_id == tokenizer.bos_token_id\n"
+        "assert tokenizer.pad_token_id == len(own) == len(tokenizer) - 1\n"
+        "assert tokenizer.unk_token_id == own.unk_id\n"
+        "model = AutoModelForCausalLM.from_pretrained(folder)\n"
+        "batch = tokenizer(list(texts[:2]), return_tensors='pt', padding=True)\n"
+        "assert model(**batch).logits.shape[-1] == len(own) + 1\n"
+    )
+    texts = ["The cat sat\nDie Katze", "the", "e\u0301 猫 ====", " a \n\n b"]
+    for name in ("unigram with bytes", "bpe without an end"):
+        file = models / f"{name}.model"
+        model = zoo.build("lstm", vocabulary_size=len(load_tokenizer(file)), units=4)
+        model.vocabulary = load_tokenizer(file, lowercase=True)
+        folder = dualnet.export(model, tmp_path / name, format="transformers")
+        subprocess.run(
+            [sys.executable, "-c", code, str(file), str(folder), *texts],
+            check=True, env={**os.environ, "KERAS_BACKEND": "torch"},
+        )  # fmt: skip
 
 
 def test_pairs_are_read_with_a_file_for_each_side(models, tmp_path):

@@ -53,7 +53,7 @@ def test_a_run_folder_is_complete_in_itself(run, corpus):
     names = {path.name for path in run.folder.iterdir()}
     assert names == {
         "card.toml", "vocabulary.txt", "model.weights.h5", "sums.json", "checkpoints", ".lock",
-        "metrics.csv", "curves.png", "results.json", "tensorboard",
+        "metrics.csv", "curves.png", "results.json", "tensorboard", "README.md",
     }  # fmt: skip
     kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())
     assert kept == ["epoch-00001-step-00000000", "epoch-00002-step-00000000"]
@@ -73,6 +73,18 @@ def test_a_run_folder_is_complete_in_itself(run, corpus):
         assert found.tolist() == [row[name] for row in run.history]
     (events,) = (run.folder / "tensorboard").iterdir()
     assert {event.step for event in EventFileLoader(str(events)).Load() if event.step} == {1, 2}
+
+
+def test_a_run_folder_has_a_model_card_with_its_corpus_its_tokeniser_and_its_figures(run, corpus):
+    card = (run.folder / "README.md").read_text("utf-8")
+    assert card.startswith("---\nlibrary_name: dualnet\n") and f"# {run.folder.name}\n" in card
+    for part in (
+        f"{run.model.count_params():,} parameters", corpus.sha256, "seed 3",
+        f"The tokeniser (words) has {len(corpus.vocabulary):,} units",
+        f"| test | {run.results['test_perplexity']:.2f} |", "## Licence\n\nNot stated.",
+    ):  # fmt: skip
+        assert part in card
+    assert str(run.folder.parent) not in card  # nothing of the machine
 
 
 def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus, copy):

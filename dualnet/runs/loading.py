@@ -12,10 +12,11 @@ from typing import Any
 import keras
 
 from dualnet._checks import ArgumentError, StrPath
-from dualnet._files import UNFINISHED, claim
+from dualnet._files import UNFINISHED, claim, write_whole
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
 from dualnet.runs.folder import EARLY_FILES, WEIGHTS, checksummed, write_card, write_vocabulary
+from dualnet.runs.model_cards import README, model_card
 from dualnet.runs.shipped import check_own, copy_licences
 from dualnet.text import Tokenizer
 
@@ -115,6 +116,7 @@ def write_run(
         write_weights(folder, model)
         write_card(folder, card)
         copy_licences(folder, sources)
+        write_whole(folder / README, model_card(model, Run.open_folder(folder)))
 
 
 def write_weights(folder: Path, model: LanguageModel, name: str = WEIGHTS) -> None:

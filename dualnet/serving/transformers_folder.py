@@ -12,8 +12,9 @@ from dualnet._checks import extra
 from dualnet.builders import LanguageModel
 from dualnet.builders.weights import names_in
 from dualnet.runs.loading import run_of
+from dualnet.runs.model_cards import README, model_card
 from dualnet.runs.shipped import LICENCES
-from dualnet.text import UNK, Tokenizer, Vocabulary
+from dualnet.text import EOS, UNK, SentencePieceTokenizer, Tokenizer, Vocabulary
 
 CLASSES = {
     "AutoConfig": "DualnetConfig",
@@ -21,6 +22,7 @@ CLASSES = {
     "AutoModelForCausalLM": "DualnetForCausalLM",
     "AutoModelForSequenceClassification": "DualnetForSequenceClassification",
 }
+TOKENIZER = "DualnetTokenizer"  # of SentencePiece files, which `tokenizers` reads otherwise
 MODELING = "modeling_dualnet"  # the module that `trust_remote_code` imports
 # The white space that separates words, as `str.split` has it.
 WHITE_SPACE = "[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
@@ -62,15 +64,15 @@ def write_transformers_folder(model: LanguageModel, folder: Path) -> None:
     write_modeling(folder)
     if tokenizer is not None:
         _write_tokenizer(folder, tokenizer)
-    (folder / "README.md").write_text(_model_card(model), "utf-8")
     run = run_of(model)
+    (folder / README).write_text(model_card(model, run, library="transformers"), "utf-8")
     if run is not None and (run.path / LICENCES).is_file():
         (folder / LICENCES).write_bytes((run.path / LICENCES).read_bytes())
 
 
 def write_modeling(folder: Path) -> None:
     """Write the module that `trust_remote_code` imports."""
-    names = ", ".join(CLASSES.values())
+    names = ", ".join([*CLASSES.values(), TOKENIZER])
     text = "# Needs `pip install dualnet[transformers]` and KERAS_BACKEND=torch.\n"
     (folder / f"{MODELING}.py").write_text(f"{text}from dualnet.transformers import {names}\n")
 
@@ -84,6 +86,8 @@ def _write_json(path: Path, value: Any) -> None:
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """Write `tokenizer` as a `PreTrainedTokenizerFast`, whose ids are the same."""
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return _write_sentencepiece(folder, tokenizer)
     library = _library(tokenizer)
     data = json.loads(library.to_str())
     names: dict[int | None, str] = {i: unit for unit, i in library.get_vocab().items()}
@@ -101,17 +105,32 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     data["normalizer"] = _normalizer(tokenizer, data["normalizer"], names.get(eos_id))
     data["post_processor"] = None  # `add_bos_token` makes one that begins texts with `<eos>`
     _write_json(folder / "tokenizer.json", data)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    _write_config(folder, config, names.get(eos_id), names.get(tokenizer.unk_id), pad)
+
+
+def _write_sentencepiece(folder: Path, tokenizer: SentencePieceTokenizer) -> None:
+    """Write `tokenizer` as a `DualnetTokenizer`."""
+    tokenizer.save(folder / tokenizer.file_name)
+    pad = "<pad>"
+    while pad in tokenizer:
+        pad = f"<{pad}>"
     config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": names.get(eos_id),
-        "eos_token": names.get(eos_id),
-        "unk_token": names.get(tokenizer.unk_id),
-        "pad_token": pad,
-        "add_bos_token": False,
-        "clean_up_tokenization_spaces": False,
+        "tokenizer_class": TOKENIZER,
+        "auto_map": {"AutoTokenizer": [f"{MODELING}.{TOKENIZER}", None]},
+        "documents": tokenizer.documents,
+        "lowercase": tokenizer.lowercase,
     }
-    known = {key: value for key, value in config.items() if value is not None}
-    _write_json(folder / "tokenizer_config.json", known)
+    _write_config(folder, config, EOS, UNK, pad)
+
+
+def _write_config(
+    folder: Path, config: dict[str, Any], eos: str | None, unk: str | None, pad: str
+) -> None:
+    tokens = {"bos_token": eos, "eos_token": eos, "unk_token": unk, "pad_token": pad}
+    config |= {key: token for key, token in tokens.items() if token is not None}
+    config |= {"add_bos_token": False, "clean_up_tokenization_spaces": False}
+    _write_json(folder / "tokenizer_config.json", config)
 
 
 def _library(tokenizer: Tokenizer) -> Any:
@@ -139,68 +158,3 @@ def _normalizer(tokenizer: Tokenizer, own: Any, eos: str | None) -> Any:
         steps.append({"type": "Lowercase"})
     steps += [] if own is None else [own]
     return {"type": "Sequence", "normalizers": steps} if steps else None
-
-
-# --- the model card
-
-
-def _model_card(model: LanguageModel) -> str:
-    """Return the text of `README.md`: what the model is, read and scored, and its licence."""
-    run = run_of(model)
-    results, trained_on = ({}, {}) if run is None else (run.results, run.trained_on)
-    licence = None if run is None else run.path / LICENCES
-    licensed = licence is not None and licence.is_file()
-    name = model.name if run is None or not run.is_folder else run.path.name
-    front = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [dualnet]"]
-    front += ["license: other", f"license_link: {LICENCES}"] * licensed
-    table = {} if run is None else run.table
-    paper = table.get("paper")
-    lines = ["---", *front, "---", "", f"# {name}", ""]
-    lines += [f"A recurrent language model of {model.count_params():,} parameters, from dualnet."]
-    lines += [f"Its architecture, `{table['name']}`, is that of {paper}."] if paper else []
-    lines += ["", USE, "", "## Training text", ""]
-    if trained_on:
-        lines += [f"The corpus `{trained_on['name']}`, SHA-256 `{trained_on['sha256']}`."]
-    else:
-        lines += ["Not recorded: the model did not come from a RUN folder."]
-    if (tokenizer := model.vocabulary) is not None:
-        case = ", of lower-cased text" * tokenizer.lowercase
-        lines += [f"The tokeniser ({tokenizer.kind}) has {len(tokenizer):,} units{case}."]
-    lines += ["", "## Figures", "", *_figures(results), "", "## Licence", ""]
-    if licence is not None and licensed:
-        lines += ["```text", licence.read_text("utf-8").rstrip(), "```"]
-    else:
-        lines += ["Not stated. The licence of the training text may bind the weights, too."]
-    return "\n".join(lines) + "\n"
-
-
-USE = """```python
-import dualnet.transformers  # KERAS_BACKEND=torch must be set; or give trust_remote_code=True
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained(".")
-tokenizer = AutoTokenizer.from_pretrained(".", add_bos_token=True)
-inputs = tokenizer("The ship", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs)[0]))
-```"""
-SPLITS = ("valid", "test")
-MEASURES = {"perplexity": "perplexity per token", "bits_per_byte": "bits per byte"}
-
-
-def _figures(results: dict[str, Any]) -> list[str]:
-    """Return a table of the `results.json` of a RUN or of a shipped model."""
-    splits = results.get("static") or {
-        split: {key: results[f"{split}_{key}"] for key in MEASURES if f"{split}_{key}" in results}
-        for split in SPLITS
-    }
-    rows = [
-        f"| {split} | " + " | ".join(_shown(splits[split].get(key)) for key in MEASURES) + " |"
-        for split in SPLITS
-        if splits.get(split)
-    ]
-    header = [f"| text | {' | '.join(MEASURES.values())} |", "|---" * (1 + len(MEASURES)) + "|"]
-    return [*header, *rows] if rows else ["Not measured."]
-
-
-def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

@@ -20,6 +20,7 @@ import numpy as np
 from dualnet import runs, zoo
 from dualnet._checks import StrPath, check_count, checked
 from dualnet._fields import documented
+from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
@@ -31,6 +32,7 @@ from dualnet.requests import ReadingCorpus
 from dualnet.runs import load
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights, remember
+from dualnet.runs.model_cards import README, model_card
 from dualnet.runs.shipped import source_of
 from dualnet.text import UNK, Vocabulary
 from dualnet.text.plain_text import tokenisation_warning
@@ -333,7 +335,9 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
-    remember(model, runs.Run.open_folder(folder))
+    run = runs.Run.open_folder(folder)
+    remember(model, run)
+    write_whole(folder / README, model_card(model, run))
     return Run(model, folder, results, history)
 
 
