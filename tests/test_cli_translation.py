@@ -15,7 +15,7 @@ from dualnet.evaluation import rouge, translation_metrics
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.generation import alignments, translations
 from dualnet.rescoring import read_nbest
-from dualnet.runs.loading import write_run
+from dualnet.runs.writing import write_run
 from dualnet.text import Vocabulary
 from tests import commands
 from tests.checks import UNTRACED

@@ -320,7 +320,7 @@ def _is_whole(options: Evaluate, run: Run) -> bool:
 def _keep(options: Evaluate, split: str, run: Run, model: Any, how: str) -> None:
     """Write the model, which was adapted as `how` says, into the RUN folder of --keep."""
     assert options.keep is not None
-    from dualnet.runs.loading import write_run
+    from dualnet.runs.writing import write_run
 
     text = split if options.corpus is None else f"{split} of {options.corpus}"
     note = f"Adapted on {text} by dynamic evaluation, {how}."

@@ -5,19 +5,16 @@ import tempfile
 import warnings
 import weakref
 import zipfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, StrPath
-from dualnet._files import UNFINISHED, claim, write_whole
+from dualnet._checks import ArgumentError
+from dualnet._files import UNFINISHED
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
-from dualnet.runs.folder import EARLY_FILES, WEIGHTS, checksummed, write_card, write_vocabulary
-from dualnet.runs.model_cards import README, model_card
-from dualnet.runs.shipped import check_own, copy_licences
+from dualnet.runs.folder import WEIGHTS, checksummed
 from dualnet.text import Tokenizer
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
@@ -96,27 +93,6 @@ def build_with_weights(
         warnings.simplefilter("error", UserWarning)
         load_weights(model, weights)
     return model
-
-
-def write_run(
-    folder: Path,
-    model: LanguageModel,
-    card: Card,
-    *,
-    sources: Iterable[StrPath] = (),
-) -> None:
-    """Write a RUN folder, new or empty, of a `model` with a vocabulary.
-
-    The licences of `sources`, the RUNs that it was made from, come along.
-    """
-    assert model.vocabulary is not None
-    check_own(folder)
-    with claim(folder, holds="run", resume=False, may_hold=EARLY_FILES):
-        write_vocabulary(folder, model.vocabulary)
-        write_weights(folder, model)
-        write_card(folder, card)
-        copy_licences(folder, sources)
-        write_whole(folder / README, model_card(model, Run.open_folder(folder)))
 
 
 def write_weights(folder: Path, model: LanguageModel, name: str = WEIGHTS) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs import shipped
-from dualnet.runs.folder import Run
+from dualnet.runs.run import Run
 
 README = "README.md"
 TRANSFORMERS = """\

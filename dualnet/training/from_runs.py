@@ -11,8 +11,8 @@ from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import load, read_card
-from dualnet.runs.loading import write_run
 from dualnet.runs.shipped import source_of
+from dualnet.runs.writing import write_run
 from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train
 
