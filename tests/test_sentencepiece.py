@@ -189,37 +189,52 @@ def test_a_model_is_exported_with_the_file(cli, file, tmp_path):
 @pytest.mark.slow
 def test_transformers_reads_the_file_as_we_do(models, tmp_path):
     pytest.importorskip("transformers")
-    code = (  # in a process of its own, whose backend is PyTorch
-        "import sys, dualnet.transformers\n"
-        "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
-        "from dualnet.text import load_tokenizer\n"
-        "file, folder, *texts = sys.argv[1:]\n"
-        "own = load_tokenizer(file, lowercase=True)\n"
-        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
-        "tokenizer.save_pretrained(folder + '-2')\n"
-        "again = AutoTokenizer.from_pretrained(folder + '-2', add_bos_token=True)\n"
-        "for text in texts:\n"
-        "    ids = own.encode(text).tolist()\n"
-        "    assert tokenizer(text).input_ids == ids, text\n"
-        "    assert again(text).input_ids == [own.eos_id, *ids], text\n"
-        "    assert tokenizer.decode(ids).replace('<eos>', chr(10)) == own.decode(ids), text\n"
-        "assert tokenizer('<eos>the').input_ids[0] == own.eos_id == tokenizer.bos_token_id\n"
-        "assert tokenizer.pad_token_id == len(own) == len(tokenizer) - 1\n"
-        "assert tokenizer.unk_token_id == own.unk_id\n"
-        "model = AutoModelForCausalLM.from_pretrained(folder)\n"
-        "batch = tokenizer(list(texts[:2]), return_tensors='pt', padding=True)\n"
-        "assert model(**batch).logits.shape[-1] == len(own) + 1\n"
-    )
     texts = ["The cat sat\nDie Katze", "the", "e\u0301 猫 ====", " a \n\n b"]
+    folders = {}
     for name in ("unigram with bytes", "bpe without an end"):
         file = models / f"{name}.model"
         model = zoo.build("lstm", vocabulary_size=len(load_tokenizer(file)), units=4)
         model.vocabulary = load_tokenizer(file, lowercase=True)
         folder = dualnet.export(model, tmp_path / name, format="transformers")
-        subprocess.run(
-            [sys.executable, "-c", code, str(file), str(folder), *texts],
-            check=True, env={**os.environ, "KERAS_BACKEND": "torch"},
-        )  # fmt: skip
+        folders[str(file)] = str(folder)
+    settings = {"check": True, "env": {**os.environ, "KERAS_BACKEND": "torch"}}
+    subprocess.run([sys.executable, "-c", IN_TRANSFORMERS, repr((folders, texts))], **settings)
+
+
+# In a process of its own, whose backend is PyTorch.
+IN_TRANSFORMERS = """
+import ast, sys, dualnet.transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from dualnet.text import load_tokenizer
+
+folders, texts = ast.literal_eval(sys.argv[1])
+for file, folder in folders.items():
+    own = load_tokenizer(file, lowercase=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.save_pretrained(folder + "-2")
+    again = AutoTokenizer.from_pretrained(folder + "-2", add_bos_token=True)
+    for text in texts:
+        ids = own.encode(text).tolist()
+        assert tokenizer(text).input_ids == ids, text
+        assert again(text).input_ids == [own.eos_id, *ids], text
+        assert tokenizer.decode(ids).replace("<eos>", chr(10)) == own.decode(ids), text
+    assert tokenizer("<eos>the").input_ids[0] == own.eos_id == tokenizer.bos_token_id
+    assert tokenizer.pad_token_id == len(own) == len(tokenizer) - 1
+    assert tokenizer.unk_token_id == own.unk_id
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    batch = tokenizer(texts[:2], return_tensors="pt", padding=True)
+    assert model(**batch).logits.shape[-1] == len(own) + 1
+"""
+
+
+def test_the_tokens_of_a_recogniser_with_the_same_file_are_the_units(file, tmp_path):
+    tokenizer = load_tokenizer(file)
+    library = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    pieces = [library.id_to_piece(i) for i in range(library.get_piece_size())]
+    rows = ["<blk> 0", *(f"{piece} {i}" for i, piece in enumerate(pieces[3:], 1))]
+    (tmp_path / "tokens.txt").write_text("\n".join(rows), "utf-8")
+    tokens = serving.token_map(tmp_path / "tokens.txt", tokenizer)
+    assert tokens.read[1:-1].tolist() == [*range(3, len(pieces))] and not tokens.unknown
 
 
 def test_pairs_are_read_with_a_file_for_each_side(models, tmp_path):
