@@ -78,7 +78,8 @@ def model_card(
         lines += ["```text", licence, "```"]
     else:
         lines += ["Not stated. The licence of the training text may bind the weights, too."]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    return text.encode(errors="replace").decode()  # the name of a folder may be no UTF-8
 
 
 def _figures(results: dict[str, Any]) -> list[str]:
