@@ -37,7 +37,7 @@ def test_every_card_and_every_job_is_in_the_wheel():
 
 def test_every_shipped_model_loads_and_scores_and_its_licence_is_named():
     about = importlib.metadata.metadata("dualnet")
-    licence = about["License-Expression"] or about["License"]
+    licence = about.get("License-Expression") or about.get("License")
     for name in zoo.list_models(pretrained=True):
         model = dualnet.load(name)
         assert dualnet.score(model, "The game was released in 2004.\n").perplexity < 2000
