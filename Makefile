@@ -11,6 +11,7 @@ PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 pytho
 BACKENDS ?= jax torch
 NOTEBOOKS ?= force
 BIN := .venv/bin
+comma := ,
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # A module is compiled when it is first imported, and the result kept. An installation need not do it: all
@@ -26,7 +27,7 @@ test: lint
 	@echo "== $$(date +%T) tensorflow, quick tests"; $(PYTEST) -m "not slow" tests
 
 # The docs need not run the notebooks: their tests do. They take one core, and the wheel the other.
-test-all: .venv/.test,test-all,jax,torch .venv/.docs
+test-all: .venv/.test,test-all,jax,torch,docs
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync NOTEBOOKS=off docs wheel
 	@$(MAKE) --no-print-directory newest
 	@echo "== $$(date +%T) tensorflow, slow tests"; $(PYTEST) -m slow tests
@@ -55,7 +56,7 @@ newest: .venv/.test
 tables: .venv/.base
 	@$(BIN)/python benchmarks/model_table.py
 
-# One stamp for each set of extras, made anew when their list changes.
+# One stamp for each extra, made anew when their list changes.
 .venv/.base: setup.cfg pyproject.toml .ci/constraints.txt | .venv
 	@echo "Installing dualnet into .venv (once; some minutes) ..."
 	@$(BIN)/pip install --quiet --no-compile --constraint .ci/constraints.txt --editable .
@@ -64,7 +65,7 @@ tables: .venv/.base
 .venv/.%: setup.cfg pyproject.toml .ci/constraints.txt | .venv
 	@echo "Installing dualnet[$*] into .venv (once; some minutes) ..."
 	@$(BIN)/pip install --quiet --no-compile --constraint .ci/constraints.txt --editable ".[$*]"
-	@touch $@
+	@touch $@ $(foreach extra,$(subst $(comma), ,$*),.venv/.$(extra))
 
 .venv:
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 on the PATH; give one with PYTHON=..."; exit 2; }

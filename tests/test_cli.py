@@ -34,22 +34,20 @@ QUICK = f"{SMALL} learning_rate=1 optimizer=sgd"
 
 
 @pytest.fixture(scope="module")
-def trained(folder, tmp_path_factory):
-    """A RUN folder and what the process that trained it printed."""
+def run(corpus, tmp_path_factory):
+    """A RUN folder of a small model."""
     output = tmp_path_factory.mktemp("cli") / "RUN"
-    line = f"train lstm --corpus {folder} --output {output} --epochs 1 {QUICK}"
-    command = [sys.executable, "-m", "dualnet", *line.split()]
-    return output, subprocess.run(command, capture_output=True, text=True, check=True)
-
-
-@pytest.fixture(scope="module")
-def run(trained):
-    return trained[0]
+    sizes = {"units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 1, "progress": False}
+    return dualnet.train(
+        "lstm", corpus, output=output, learning_rate=1.0, optimizer="sgd", **sizes
+    ).folder
 
 
 @pytest.mark.slow
-def test_a_command_is_silent_about_the_start_of_the_backend(trained):
-    _, process = trained
+def test_a_command_is_silent_about_the_start_of_the_backend(folder, tmp_path):
+    line = f"train lstm --corpus {folder} --output {tmp_path}/RUN --epochs 1 {QUICK}"
+    command = [sys.executable, "-m", "dualnet", *line.split()]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
     lines = process.stderr.splitlines()
     reading, first, last = lines
     assert reading.startswith("Reading '") and " as words, since its rare words" in reading

@@ -175,6 +175,7 @@ def test_the_example_of_the_manual_runs():
 # --- the tokeniser
 
 
+@once  # the files of a tokeniser are the same on each backend
 @pytest.mark.parametrize("documents", ["line", "blank-line", "file"])
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_the_tokeniser_gives_the_same_ids(kind, documents, tmp_path):
