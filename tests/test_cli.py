@@ -476,6 +476,15 @@ def test_the_likeliest_texts_are_printed(cli, run):
     assert cli(f"{command} --nbest 2") == f"{shown}\n"
 
 
+def test_the_text_of_one_prompt_is_shown_as_it_is_drawn(cli, run, monkeypatch):
+    command = f"generate {run} --prompt 'the cat' --max-tokens 20 --seed 3"
+    shown = []
+    monkeypatch.setattr("dualnet.cli.commands._show", shown.append)
+    assert cli(f"{command} --stream") == "\n" and len(shown) == 2
+    monkeypatch.undo()
+    assert cli(f"{command} --stream") == cli(command) == "".join(shown) + "\n"
+
+
 def test_a_random_seed_is_reported(cli, run):
     command = f"generate {run} --prompt the --max-tokens 4"
     first = cli.json(command)

@@ -11,7 +11,7 @@ from keras import ops
 import dualnet
 from dualnet.generation import sampling
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import small, strong
+from tests.checks import once, small, strong
 from tests.reference import drawing
 
 WORDS = ("the", "<unk>", "<eos>", *(f"w{i}" for i in range(17)))
@@ -45,7 +45,8 @@ def continued(model, prompts, texts):
 
 @pytest.fixture
 def calls(monkeypatch, model):
-    """The tokens of each call of the core."""
+    """The tokens of each call of the core, which draws one at a time on each backend."""
+    monkeypatch.setattr(sampling, "blocks", sampling._single_tokens)
     tokens = []
     original = type(model.core).predict_on_batch
 
@@ -181,9 +182,7 @@ def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, mon
     else:
         tokenizer = ByteTokenizer() if kind == "bytes" else Vocabulary((*TEXT.split(), "<eos>"))
     model, drawn = small(tokenizer, units=2), []
-    monkeypatch.setattr(
-        "dualnet.generation.sampling.draw", lambda *_, **settings: int(drawn.pop(0))
-    )
+    monkeypatch.setattr(sampling, "continuations", lambda *_, on_tokens: [list(drawn)])
     for prompt in ("The cat and", "The cat and the dog\n", ""):
         start = len(tokenizer.encode(prompt))
         drawn[:] = ids = tokenizer.encode(TEXT)[start:]
@@ -236,6 +235,60 @@ def test_min_p_leaves_out_what_is_too_unlikely_beside_the_likeliest():
     assert flat == {0, 1, 2, 3}  # at this temperature all are likely enough
 
 
+@once
+@pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
+@given(
+    settings=st.fixed_dictionaries(
+        {"max_tokens": st.sampled_from([1, 16, 37]), "seed": st.integers(0, 99)},
+        optional={
+            "temperature": st.sampled_from([0.0, 0.4, 1.0, 8.0]),
+            "top_k": st.sampled_from([1, 6, 40]),
+            "top_p": st.sampled_from([0.05, 0.83, 1.0]),
+            "min_p": st.sampled_from([0.01, 0.5]),
+            "repetition_penalty": st.sampled_from([0.7, 1.5]),
+            "stop_at_eos": st.booleans(),
+            "allow_unknown": st.booleans(),
+        },
+    )
+)
+def test_tokens_drawn_in_blocks_are_those_that_are_drawn_one_by_one(model, prompts, settings):
+    in_blocks = dualnet.generate(model, prompts, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "blocks", sampling._single_tokens)
+        assert dualnet.generate(model, prompts, **settings) == in_blocks
+
+
+@pytest.mark.parametrize("stop_at_eos", [False, True])
+def test_text_is_told_as_it_is_drawn(model, stop_at_eos):
+    settings = {"max_tokens": 40, "temperature": 3.0, "seed": 6, "stop_at_eos": stop_at_eos}
+    pieces = []
+    text = dualnet.generate(model, "w1 w2", on_text=pieces.append, **settings)
+    assert "".join(pieces) == text == dualnet.generate(model, "w1 w2", **settings)
+    assert stop_at_eos or len(pieces) > 2
+    several = [""] * 3
+
+    def add(piece, i):
+        several[i] += piece
+
+    assert dualnet.generate(model, PROMPTS, on_text=add, **settings) == several
+    for wrong in ({"on_text": 3}, {"on_text": print, "beam": 2}):
+        with pytest.raises(ValueError, match=r"`on_text` must be a function.*with `beam`"):
+            dualnet.generate(model, "w1", **wrong)
+
+
+@pytest.mark.parametrize("kind", ["words", "bytes", *SIZES])
+def test_the_pieces_of_a_text_are_the_text_with_any_tokenizer(kind):
+    if kind in SIZES:
+        tokenizer = train_tokenizer([TEXT], kind, size=SIZES[kind])
+    else:
+        tokenizer = ByteTokenizer() if kind == "bytes" else Vocabulary((*TEXT.split(), "<eos>"))
+    model, pieces = small(tokenizer, units=2), []
+    for seed in range(4):
+        pieces.clear()
+        text = dualnet.generate(model, "The cat", max_tokens=50, seed=seed, on_text=pieces.append)
+        assert "".join(pieces) == text and len(pieces) > 2
+
+
 def test_repetition_is_penalised_for_the_tokens_of_the_text(model):
     greedy = {"temperature": 0.0, "max_tokens": 30}
     tokens = dualnet.generate(model, "w1", **greedy).split()
@@ -257,8 +310,17 @@ def test_a_word_of_probability_zero_is_not_drawn_even_by_a_random_zero():
 
 
 def test_logits_that_are_not_finite_are_an_error():
-    with pytest.raises(ValueError, match="`model` must compute finite logits"):
+    message = "`model` must compute finite logits"
+    with pytest.raises(ValueError, match=message):
         sampling.draw(np.array([1.0, math.nan]), np.random.default_rng(0))
+    model = make()
+    weights = model.core.get_layer("embedding").embeddings
+    broken = ops.convert_to_numpy(weights).copy()
+    broken[5, 0] = math.nan
+    weights.assign(broken)
+    for settings in ({}, {"temperature": 0.0}, {"top_k": 3}):
+        with pytest.raises(ValueError, match=message):
+            dualnet.generate(model, WORDS[5], max_tokens=20, seed=0, **settings)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from dualnet._checks import ArgumentError
 from dualnet._fields import field
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import quietly, report, texts_of
+from dualnet.cli.console import printable, quietly, report, texts_of
 from dualnet.cli.options import OfRun, OfTexts, ReadingPairs, open_language_model
 from dualnet.cli.pair_corpora import show_pairs
 from dualnet.requests import Beaming, Drawing, Exporting
@@ -100,12 +101,14 @@ class Generate(OfTexts, Drawing):
         texts: Prompt to continue; repeatable.
         temperature: Divide the logits by it: low values give likelier text (default: 1).
         greedy: Always take the likeliest token.
+        stream: Show the text of one prompt as it is drawn, as is done on a terminal.
     """
 
     texts: list[str] | None = field(None, flags=["--prompt"], action="append", metavar="TEXT")
     temperature: float | None = field(None, metavar="T")  # type: ignore[assignment]
     greedy: bool = False
-    excludes = {"greedy": ["temperature", "beam"]}
+    stream: bool = False
+    excludes = {"greedy": ["temperature", "beam"], "stream": ["beam", "json"]}
 
 
 # What the JSON of `generate` holds of its settings.
@@ -127,8 +130,15 @@ def generate(options: Generate) -> None:
     prompts = texts_of(options)
     if options.texts is None:
         prompts = [line.removesuffix("\n") for line in prompts]
+    if options.stream and len(prompts) > 1:
+        raise ArgumentError("--stream", f"takes one prompt. Received: {len(prompts)} of them.")
     run = open_language_model(options.run_folder)
     generation, model = quietly("dualnet.generation"), run.model()
+    if options.stream or (sys.stdout.isatty() and len(prompts) == 1 and not options.json
+                          and options.beam is None):  # fmt: skip
+        generation.generate(model, prompts[0], on_text=_show, **settings)
+        print()
+        return
     from rich.console import Console
 
     with Console(stderr=True).status(f"up to {options.max_tokens:,} tokens"):  # on a terminal
@@ -137,6 +147,10 @@ def generate(options: Generate) -> None:
     result = {"texts": texts, "prompts": prompts, **{name: settings[name] for name in used}}
     several = texts if options.n_best is None else itertools.chain(*texts)
     report(options, result, "\n\n".join(several))
+
+
+def _show(piece: str) -> None:
+    print(printable(piece), end="", flush=True)
 
 
 class Export(OfRun, Exporting):

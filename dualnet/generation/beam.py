@@ -1,14 +1,17 @@
 """Beam search: the likeliest continuations of sentences, whatever model predicts them."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_ids, checked
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import Question
 from dualnet.requests import Translating
 
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.
@@ -31,6 +34,19 @@ class Hypothesis:
     score: float
     normalized_score: float
     ended: bool
+
+
+class Candidates(NamedTuple):
+    """What the step of a model returns in place of all log-probabilities: enough for a beam.
+
+    Attributes:
+        log_probabilities: float64 `(rows, beam)`, those of the likeliest tokens that are not
+            excluded; of equal ones, the lower ids.
+        ids: int32 `(rows, beam)`.
+    """
+
+    log_probabilities: Any
+    ids: Any
 
 
 @checked
@@ -119,19 +135,46 @@ def beam_search(
     states = _take(states, np.broadcast_to(first_rows, tokens.shape))
     while True:
         log_probabilities, states = step(tokens.reshape(-1, 1), states)
+        word_ids = None
+        if isinstance(log_probabilities, Candidates):
+            word_ids = log_probabilities.ids.reshape(count, beam, -1)
+            log_probabilities = log_probabilities.log_probabilities
         log_probabilities = ops.convert_to_numpy(log_probabilities).reshape(count, beam, -1)
         size = log_probabilities.shape[-1]
-        if excluded and not 0 <= min(excluded) <= max(excluded) < size:
+        if word_ids is None and excluded and not 0 <= min(excluded) <= max(excluded) < size:
             raise ArgumentError("excluded_ids", f"must be at least 0 and below {size}.")
         tokens = np.zeros_like(tokens)
         parents = np.zeros_like(tokens)
         for i, sentence in enumerate(sentences):
             if sentence.prefixes:
-                rows, ids = sentence.extend(log_probabilities[i])
+                known = None if word_ids is None else word_ids[i]
+                rows, ids = sentence.extend(log_probabilities[i], known)
                 parents[i, : len(rows)], tokens[i, : len(ids)] = rows, ids
         if not any(sentence.prefixes for sentence in sentences):
             return [sentence.finished for sentence in sentences]
         states = _take(states, first_rows * beam + parents)
+
+
+@functools.cache
+def likeliest_words(beam: int, excluded_ids: tuple[int, ...]) -> Question:
+    """Return a question on TensorFlow that is answered with `Candidates` and the new states.
+
+    So that Python does not look at all words of each hypothesis at each step.
+    """
+
+    def likeliest(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+        states = [*segment["constants"], *segment["states"]]
+        logits, states = graph.logits(segment["tokens"], states)
+        logits = ops.cast(logits[:, -1], "float32")
+        highest = ops.max(logits, axis=-1, keepdims=True)
+        sums = ops.sum(ops.cast(ops.exp(logits - highest), "float64"), axis=-1, keepdims=True)
+        is_excluded = np.isin(range(logits.shape[-1]), excluded_ids)
+        # float64: float32 makes ties of logits that differ.
+        values, ids = ops.top_k(ops.where(is_excluded, -np.inf, logits), beam)
+        values = ops.cast(values, "float64") - ops.cast(highest, "float64") - ops.log(sums)
+        return {"log_p": values, "ids": ids, "states": states}
+
+    return likeliest
 
 
 @checked
@@ -164,10 +207,12 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
     if not steps:
         raise ArgumentError("steps", "must hold at least one step. Received: none.")
 
-    def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, list[Any]]:
+    def step(tokens: np.ndarray, states: Any) -> tuple[Any, list[Any]]:
         results = [member(tokens, state) for member, state in zip(steps, states, strict=True)]
         if len(results) == 1:
             [(row, state)] = results
+            if isinstance(row, Candidates):
+                return row, [state]
             return ops.convert_to_numpy(row), [state]
         rows = [ops.convert_to_numpy(row).astype(np.float64) for row, _ in results]
         if len({row.shape for row in rows}) > 1:
@@ -190,21 +235,34 @@ class _Sentence:
     scores: list[float] = dataclasses.field(default_factory=lambda: [0.0])  # of the prefixes
     finished: list[Hypothesis] = dataclasses.field(default_factory=list)
 
-    def extend(self, log_probabilities: np.ndarray) -> tuple[list[int], list[int]]:
-        """Extend the open hypotheses; return, for those open now, the parents and the last ids."""
+    def extend(
+        self, log_probabilities: np.ndarray, word_ids: np.ndarray | None
+    ) -> tuple[list[int], list[int]]:
+        """Extend the open hypotheses; return, for those open now, the parents and the last ids.
+
+        `word_ids` are those of the columns in each row, by default all in their order.
+        """
         totals = log_probabilities[: len(self.prefixes)].astype(np.float64)
         totals += np.array(self.scores)[:, None]
-        totals[:, self.excluded_ids] = -np.inf
-        parents, ids = _likeliest(totals, self.request.beam)
+        if word_ids is None:
+            totals[:, self.excluded_ids] = -np.inf
+            parents, columns = _likeliest(totals, self.request.beam)
+            ids = columns
+        else:
+            check_highest(totals.max())
+            parents, columns = np.nonzero(totals > -np.inf)
+            ids = word_ids[parents, columns]
+            order = np.lexsort((parents, ids, -totals[parents, columns]))[: self.request.beam]
+            parents, columns, ids = parents[order], columns[order], ids[order]
         length = len(self.prefixes[0]) + 1
         extended = []
-        for parent, token in zip(parents.tolist(), ids.tolist()):
-            score = float(totals[parent, token])
+        scores = totals[parents, columns].tolist()
+        for parent, token, score in zip(parents.tolist(), ids.tolist(), scores):
             prefix, ended = self.prefixes[parent], token == self.eos_id
             if ended or length == self.limit:
-                word_ids = prefix if ended else (*prefix, token)
+                words = prefix if ended else (*prefix, token)
                 normalized_score = self._normalized(score, length)
-                self.finished.append(Hypothesis(word_ids, score, normalized_score, ended))
+                self.finished.append(Hypothesis(words, score, normalized_score, ended))
             else:
                 extended.append((parent, token, (*prefix, token), score))
         self.finished.sort(key=lambda hypothesis: -hypothesis.normalized_score)  # stable
@@ -229,13 +287,18 @@ def _likeliest(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     Ties go to the lower column, then to the lower row.
     """
     highest = totals.max(axis=0)
-    if not highest.max() < np.inf:
-        raise ArgumentError("step", f"must return log-probabilities. Received: {highest.max()}.")
+    check_highest(highest.max())
     # `count` columns reach `least`, so nothing below is needed; few entries remain to be sorted.
     least = np.partition(highest, -count)[-count] if count < len(highest) else -np.inf
     rows, columns = np.nonzero((totals >= least) & (totals > -np.inf))
     order = np.lexsort((rows, columns, -totals[rows, columns]))[:count]
     return rows[order], columns[order]
+
+
+def check_highest(value: float) -> None:
+    """Raise `ArgumentError` unless `value`, the highest of the log-probabilities, can be one."""
+    if not value < np.inf:
+        raise ArgumentError("step", f"must return log-probabilities. Received: {value}.")
 
 
 def _take(states: Any, rows: np.ndarray) -> Any:

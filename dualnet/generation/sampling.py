@@ -3,19 +3,22 @@
 import itertools
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
+import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel
+from dualnet.builders.reader import reader_of
 from dualnet.builders.sharing import predict
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
-from dualnet.generation.beam import Hypothesis, Step, beam_search
+from dualnet.generation.beam import Candidates, Hypothesis, Step, beam_search, likeliest_words
+from dualnet.generation.blocks import blocks
 from dualnet.requests import Beaming, Drawing
 from dualnet.text import EOS, UNK, Tokenizer
 from dualnet.text.plain_text import check_text
@@ -29,45 +32,79 @@ def continuations(
     request: Drawing,
     *,
     ends: Callable[[np.ndarray, list[int]], bool] = lambda stream, drawn: False,
+    on_tokens: Callable[[int, list[int], bool], None] | None = None,
 ) -> list[list[int]]:
     """Return the ids that are drawn after each of `streams`, which has its own generator.
 
     A row ends before `<eos>` if `request` says so, after its `max_tokens`, or when `ends` of its
-    stream and the ids drawn is True.
+    stream and the ids drawn is True. `on_tokens` is called with the position of a stream, all ids
+    drawn for it so far, and whether it has ended, each time that some are new.
     """
     seed = secrets.randbits(64) if request.seed is None else request.seed
     stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
-    excluded_ids, penalty = excluded(model, request), request.repetition_penalty
     first = 0 if model.vocabulary.eos_id is None else 1  # after the `<eos>` that texts begin after
-    how = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    draw_in = blocks if keras.backend.backend() == "tensorflow" else _single_tokens
 
     def continue_batch(batch: list[int]) -> list[list[int]]:
-        randoms = [np.random.default_rng([seed, i]) for i in batch]
         drawn: list[list[int]] = [[] for _ in batch]
         ended = [False] * len(batch)
+        seen = [{*streams[i][first:].tolist()} for i in batch]
         logits, states = read(model, [streams[i] for i in batch])
-        while True:
-            tokens = np.zeros((len(batch), 1), np.int32)  # rows that have ended read padding
-            for row, random in enumerate(randoms):
-                if ended[row]:
-                    continue
-                scores = logits[row].astype(np.float64)
-                if penalty != 1:
-                    seen = np.unique([*streams[batch[row]][first:], *drawn[row]])
-                    scores[seen] *= np.where(scores[seen] > 0, 1 / penalty, penalty)
-                scores[excluded_ids] = -np.inf
-                word_id = draw(scores, random, **how)
-                tokens[row] = word_id
-                if word_id != stop_id:
-                    drawn[row].append(word_id)
-                is_last = len(drawn[row]) == request.max_tokens
-                ended[row] = word_id == stop_id or is_last or ends(streams[batch[row]], drawn[row])
+        drawn_ids = draw_in(
+            model, request, logits, states,
+            randoms=[np.random.default_rng([seed, i]) for i in batch],
+            excluded_ids=excluded(model, request), stop_id=stop_id, seen=seen, ended=ended,
+        )  # fmt: skip
+        for ids, highest in drawn_ids:
+            for row, i in enumerate(batch):
+                for word_id, logit in zip(ids[row].tolist(), highest[row].tolist()):
+                    if ended[row]:
+                        break
+                    check_logits(logit)
+                    if word_id != stop_id:
+                        drawn[row].append(word_id)
+                        seen[row].add(word_id)
+                    is_last = len(drawn[row]) == request.max_tokens
+                    ended[row] = word_id == stop_id or is_last or ends(streams[i], drawn[row])
+                if on_tokens is not None:
+                    on_tokens(i, drawn[row], ended[row])
             if all(ended):
-                return drawn
-            logits, *states = predict(model.core, [tokens, *states])
-            logits = logits[:, -1]
+                break
+        return drawn
 
     return _in_batches(continue_batch, streams, ROWS)
+
+
+def _single_tokens(
+    model: LanguageModel,
+    request: Drawing,
+    logits: np.ndarray,
+    states: list[np.ndarray],
+    *,
+    randoms: list[np.random.Generator],
+    excluded_ids: list[int],
+    stop_id: int | None,
+    seen: list[set[int]],
+    ended: list[bool],
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield what `blocks` does, one token at a time, without the loop inside the function."""
+    how = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    penalty = request.repetition_penalty
+    while True:
+        tokens = np.zeros((len(randoms), 1), np.int32)  # rows that have ended read padding
+        highest = np.zeros(tokens.shape)
+        for row, random in enumerate(randoms):
+            if not ended[row]:
+                scores = logits[row].astype(np.float64)
+                if penalty != 1:
+                    ids = [*seen[row]]
+                    scores[ids] *= np.where(scores[ids] > 0, 1 / penalty, penalty)
+                scores[excluded_ids] = -np.inf
+                highest[row] = scores.max()
+                tokens[row] = draw(scores, random, **how)
+        yield tokens, highest
+        logits, *states = predict(model.core, [tokens, *states])
+        logits = logits[:, -1]
 
 
 def _in_batches(
@@ -163,11 +200,14 @@ def likeliest_continuations(
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of `beam_search` after each of `streams`, of at least one id each."""
     settings = request.given(Beaming.names())
+    step = language_model_step(model)
+    if keras.backend.backend() == "tensorflow":
+        step = _step_of_candidates(model, settings["beam"], excluded(model, request))
 
     def search(batch: list[int]) -> list[list[Hypothesis]]:
         _, states = read(model, [streams[i][:-1] for i in batch])
         return beam_search(
-            language_model_step(model),
+            step,
             states,
             first_ids=np.array([streams[i][-1] for i in batch]),
             max_tokens=request.max_tokens,
@@ -196,6 +236,18 @@ def language_model_step(model: LanguageModel) -> Step:
     return step
 
 
+def _step_of_candidates(model: LanguageModel, beam: int, excluded_ids: list[int]) -> Step:
+    reader = reader_of(model, likeliest_words(beam, tuple(excluded_ids)))
+
+    def step(tokens: np.ndarray, states: Any) -> tuple[Candidates, list[np.ndarray]]:
+        segment = {"tokens": tokens, "constants": [], "states": states}
+        answer = reader.predict_on_batch(segment)
+        check_logits(answer["log_p"].max())
+        return Candidates(answer["log_p"], answer["ids"]), answer["states"]
+
+    return step
+
+
 @overload
 def generate(model: LanguageModel, prompt: str, *, n_best: None = None, **settings: Any) -> str: ...
 
@@ -218,7 +270,12 @@ def generate(
 
 @documented(Drawing)
 def generate(
-    model: LanguageModel, prompt: Any, *, column: str | None = None, **settings: Any
+    model: LanguageModel,
+    prompt: Any,
+    *,
+    column: str | None = None,
+    on_text: Callable[..., object] | None = None,
+    **settings: Any,
 ) -> str | list[str] | Results[str] | Results[list[str]]:
     """Return each prompt, continued by up to `max_tokens` tokens drawn one by one.
 
@@ -243,6 +300,10 @@ def generate(
             is `<eos>`. An empty prompt starts a document.
         column: str. Name of the column that holds the prompts, if `prompt` is a table: a
             DataFrame or a dict of columns.
+        on_text: Function that is called with each piece of the text, up to 16 tokens, as soon as
+            it is drawn. The first begins with the prompt; together they are the text. With several
+            prompts, which are continued side by side, it is called with a piece and the position
+            of its prompt. Excludes `beam`: a search knows its text at the end.
         {arguments}
 
     Returns:
@@ -268,6 +329,11 @@ def generate(
         >>> text = dualnet.generate(model, "the", max_tokens=5, seed=0)
         >>> text.startswith("the"), len(model.vocabulary.encode(text))
         (True, 6)
+        >>> pieces = []
+        >>> text == dualnet.generate(model, "the", max_tokens=5, seed=0, on_text=pieces.append)
+        True
+        >>> text == "".join(pieces)
+        True
         >>> len(dualnet.generate(model, "the", max_tokens=5, beam=3, n_best=2))
         2
     """
@@ -275,6 +341,10 @@ def generate(
     if not prompts:
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
     request = Drawing.of(settings)
+    if on_text is not None and (request.beam is not None or not callable(on_text)):
+        required = "must be a function of a piece of text, such as `print`, or None; None with"
+        way_out = " A beam search knows its text at the end."
+        raise ArgumentError("on_text", f"{required} `beam`.", way_out, on_text=on_text)
     vocabulary = vocabulary_of(model)
     if vocabulary.words == (UNK,) and not request.allow_unknown:
         message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
@@ -282,7 +352,18 @@ def generate(
     streams = _streams(vocabulary, prompts, request.stop_at_eos)
     start = 0 if vocabulary.eos_id is None else 1
     if request.beam is None:
-        generated = [[ids] for ids in continuations(model, streams, request)]
+        shown = [""] * len(streams)  # of each text
+
+        def show(i: int, ids: list[int], has_ended: bool) -> None:
+            text = vocabulary.decode([*streams[i][start:], *ids])
+            # A character of which bytes are missing may become another.
+            known = text if has_ended else text.rstrip("\ufffd")
+            if on_text is not None and known != shown[i]:
+                on_text(known[len(shown[i]) :], *[i] * (not is_one))
+                shown[i] = known
+
+        on_tokens = None if on_text is None else show
+        generated = [[ids] for ids in continuations(model, streams, request, on_tokens=on_tokens)]
     else:
         request.check_width(len(vocabulary))
         hypotheses = likeliest_continuations(model, streams, request)

@@ -1,0 +1,134 @@
+"""Tokens drawn in blocks: the loop over the tokens of a block is inside a compiled function."""
+
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from dualnet._backend import compiled
+from dualnet.builders import LanguageModel
+from dualnet.builders.graph import Graph
+from dualnet.builders.reader import Question, reader_of
+from dualnet.requests import Drawing
+
+BLOCK = 16  # tokens: a call of the compiled function costs as much as one of them
+
+
+def blocks(
+    model: LanguageModel,
+    request: Drawing,
+    logits: np.ndarray,
+    states: list[np.ndarray],
+    *,
+    randoms: list[np.random.Generator],
+    excluded_ids: list[int],
+    stop_id: int | None,
+    seen: list[set[int]],
+    ended: list[bool],
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the next ids of all rows, as `sampling.draw` draws them, `(rows, BLOCK)` or fewer.
+
+    With them come the highest logits that they were drawn from. What comes after the `stop_id` of
+    a row means nothing. `seen` are the ids that `repetition_penalty` is for, and `ended` the rows
+    that need no more; the caller keeps both up to date. The numbers of `randoms` are those that
+    single calls would give.
+    """
+    sizes = request.top_k, request.top_p is not None and request.top_p < 1
+    question = _draw_block(tuple(excluded_ids), stop_id, request.temperature == 0, *sizes)
+    reader, rows = reader_of(model, question), len(logits)
+    settings = {
+        "temperature": request.temperature or 1.0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "least": -math.inf if request.min_p is None else math.log(request.min_p),
+        "penalty": request.repetition_penalty,
+    }
+    segment: dict[str, Any] = {
+        name: np.full((rows, 1), float(value)) for name, value in settings.items()
+    }
+    for first in range(0, request.max_tokens, BLOCK):
+        steps = min(BLOCK, request.max_tokens - first)
+        segment |= {"logits": logits, "states": states, "steps": np.full((rows, 1), steps, "int32")}
+        segment["ended"] = np.array(ended)[:, None]
+        segment["randoms"] = np.stack([random.random(BLOCK) for random in randoms])
+        if request.repetition_penalty != 1:
+            segment["seen"] = np.zeros(logits.shape, bool)
+            for row, ids in zip(segment["seen"], seen):
+                row[[*ids]] = True
+        answer = reader.predict_on_batch(segment)
+        logits, states = answer["logits"], answer["states"]
+        yield answer["ids"][:, :steps], answer["highest"][:, :steps]
+
+
+@functools.cache
+def _draw_block(
+    excluded_ids: tuple[int, ...],
+    stop_id: int | None,
+    is_greedy: bool,
+    top_k: int | None,
+    is_nucleus: bool,
+) -> Question:
+    """Return the question that is answered with `ids` and the `highest` logits of a block."""
+
+    def draw_block(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+        words = segment["logits"].shape[-1]
+        is_excluded = np.isin(range(words), excluded_ids)
+        is_sorted = is_nucleus or (top_k is not None and top_k < words)
+        settings = [segment[name] for name in ("temperature", "top_p", "least", "penalty")]
+
+        def draw(logits: Any, random: Any, seen: Any = None) -> tuple[Any, Any]:
+            temperature, top_p, least, penalty = settings
+            # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
+            scores = ops.cast(logits, "float64")
+            if seen is not None:
+                factor = ops.where(scores > 0, 1 / penalty, penalty)
+                scores = ops.where(seen, scores * factor, scores)
+            scores = ops.where(is_excluded, -math.inf, scores)
+            highest = ops.max(scores, axis=-1)
+            if is_greedy:  # the lower id in a tie
+                return ops.argmax(ops.cast(scores >= highest[:, None], "int32"), axis=-1), highest
+            scores = (scores - highest[:, None]) / temperature
+            scores = ops.where(scores < least, -math.inf, scores)
+            if is_sorted:  # of equal ones, the lower id comes first
+                scores, ids = ops.top_k(scores, min(top_k or words, words))
+            sums = ops.cumsum(ops.exp(scores), axis=-1)
+            total = sums[:, -1:]
+            if is_nucleus:
+                inside = ops.sum(ops.cast(sums[:, :-1] < top_p * total, "int32"), -1, keepdims=True)
+                total = ops.take_along_axis(sums, inside, axis=-1)
+            place = ops.sum(ops.cast(sums <= random * total, "int32"), -1, keepdims=True)
+            place = ops.minimum(place, words - 1)  # where the logits are not finite
+            return (ops.take_along_axis(ids, place, -1) if is_sorted else place)[:, 0], highest
+
+        # Compiled, a sort is slower, and the step of the model rounds otherwise.
+        draw = draw if is_sorted else compiled(draw)
+
+        def step(i: Any, carry: Any, running: Any, seen: Any, results: Any) -> Any:
+            random = ops.take(segment["randoms"], [i], axis=1)
+            drawn, highest = draw(carry[0], random, *seen)
+            is_now = ops.arange(BLOCK) == i
+            results = [
+                ops.where(is_now, new[:, None], old) for new, old in zip((drawn, highest), results)
+            ]
+            seen = [each | (ops.arange(words) == drawn[:, None]) for each in seen]
+            if stop_id is not None:
+                running = running & (drawn != stop_id)
+            logits, states = graph.logits(drawn[:, None], carry[1:])
+            new_carry = [logits[:, -1], *states]
+            for new, old in zip(new_carry, carry):
+                new.set_shape(old.shape)
+            return i + 1, new_carry, running, seen, results
+
+        randoms, steps = segment["randoms"], segment["steps"]
+        _, carry, _, _, (ids, highest) = ops.while_loop(
+            lambda i, carry, running, *_: (i < steps[0, 0]) & ops.any(running),
+            step,
+            (0, [segment["logits"], *segment["states"]], ops.logical_not(segment["ended"][:, 0]),
+             [segment[name] for name in ("seen",) if name in segment],
+             [ops.zeros_like(randoms, "int32"), ops.zeros_like(randoms)]),
+        )  # fmt: skip
+        return {"ids": ids, "highest": highest, "logits": carry[0], "states": carry[1:]}
+
+    return draw_block
