@@ -271,9 +271,10 @@ def test_text_is_told_as_it_is_drawn(model, stop_at_eos):
         several[i] += piece
 
     assert dualnet.generate(model, PROMPTS, on_text=add, **settings) == several
-    for wrong in ({"on_text": 3}, {"on_text": print, "beam": 2}):
-        with pytest.raises(ValueError, match=r"`on_text` must be a function.*with `beam`"):
-            dualnet.generate(model, "w1", **wrong)
+    with pytest.raises(ValueError, match="`on_text` must be a function or None"):
+        dualnet.generate(model, "w1", on_text=3)
+    with pytest.raises(ValueError, match="`on_text` cannot be combined with `beam`"):
+        dualnet.generate(model, "w1", on_text=print, beam=2)
 
 
 @pytest.mark.parametrize("kind", ["words", "bytes", *SIZES])

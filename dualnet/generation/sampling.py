@@ -341,10 +341,9 @@ def generate(
     if not prompts:
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
     request = Drawing.of(settings)
-    if on_text is not None and (request.beam is not None or not callable(on_text)):
-        required = "must be a function of a piece of text, such as `print`, or None; None with"
-        way_out = " A beam search knows its text at the end."
-        raise ArgumentError("on_text", f"{required} `beam`.", way_out, on_text=on_text)
+    if on_text is not None and request.beam is not None:
+        required = "cannot be combined with `beam`, whose text is known at the end."
+        raise ArgumentError("on_text", required, " Leave one of them out.", beam=request.beam)
     vocabulary = vocabulary_of(model)
     if vocabulary.words == (UNK,) and not request.allow_unknown:
         message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
