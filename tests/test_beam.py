@@ -9,10 +9,10 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
-from dualnet.generation import beam_search, ensemble_step
+from dualnet.generation import beam_search, ensemble_step, sampling
 from dualnet.generation.sampling import language_model_step
 from dualnet.text import Vocabulary
-from tests.checks import strong
+from tests.checks import once, strong
 from tests.reference import log_softmax
 
 SIZE, LENGTH, EOS = 6, 4, 2
@@ -131,6 +131,18 @@ def test_n_best_texts_are_lists_in_place_of_texts(model):
     assert dualnet.generate(model, "the", n_best=1, **settings) == [
         dualnet.generate(model, "the", **settings)
     ]
+
+
+@once
+@pytest.mark.parametrize("beam", [1, 2, SIZE])
+@pytest.mark.parametrize("allow_unknown", [True, False])
+def test_a_search_among_the_likeliest_words_of_each_hypothesis_is_one_among_all(
+    model, beam, allow_unknown, monkeypatch
+):
+    settings = {"max_tokens": 9, "beam": beam, "n_best": beam, "allow_unknown": allow_unknown}
+    texts = dualnet.generate(model, PROMPTS, **settings)
+    monkeypatch.setattr(sampling, "_step_of_candidates", lambda *_: language_model_step(model))
+    assert dualnet.generate(model, PROMPTS, **settings) == texts
 
 
 def test_an_ensemble_of_steps_searches_as_one_model_with_the_mean_of_the_probabilities():

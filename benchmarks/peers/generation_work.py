@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ BEAM = 5
 WEIGHTS = "weights.npz"  # of the shipped model, for PyTorch
 # What a turn generates or reads for each row, by batch.
 TOKENS = {1: 128, 64: 32}
+Way = tuple[str, str, int]  # the cell, the output matrix, and the threads of PyTorch
 
 
 def serve() -> Any:
@@ -107,7 +109,7 @@ def runtime_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, An
 
 
 def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the forms in PyTorch: for each the fastest of four ways to write a step."""
+    """Return the forms in PyTorch, by the fastest of eight ways to take a step, for each batch."""
     import torch
     from torch import nn
 
@@ -129,23 +131,23 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(j)
         return torch.sigmoid(o) * torch.tanh(c), c
 
-    def step(way: tuple[str, str], tokens: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
+    def step(way: Way, tokens: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
         x = embedding[tokens]
         h, c = by_hand(x, h, c) if way[0] == "by hand" else cell(x, (h, c))
         x = torch.relu(torch.addmm(below, torch.cat((x, h), 1), joined))
         return torch.mm(x, matrices[way[1]]), h, c
 
-    ways = [(kind, matrix) for kind in ("by hand", "LSTMCell") for matrix in matrices]
+    ways = list(itertools.product(("by hand", "LSTMCell"), matrices, (1, torch.get_num_threads())))
     prompt: list[int] = []
 
-    def started(way: tuple[str, str], batch: int) -> tuple[Any, Any, Any]:
+    def started(way: Way, batch: int) -> tuple[Any, Any, Any]:
         h, c = torch.zeros(batch, units), torch.zeros(batch, units)
         for token in prompt:
             logits, h, c = step(way, torch.full((batch,), token), h, c)
         return logits, h, c
 
     @torch.inference_mode()
-    def generate(draws: bool, way: tuple[str, str], batch: int, turn: int) -> str:
+    def generate(draws: bool, way: Way, batch: int, turn: int) -> str:
         logits, h, c = started(way, batch)
         drawn = []
         for _ in range(TOKENS[batch]):
@@ -158,7 +160,7 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
         return " ".join(map(str, torch.stack(drawn)[:, 0].tolist()))
 
     @torch.inference_mode()
-    def search(way: tuple[str, str], batch: int, turn: int) -> str:
+    def search(way: Way, batch: int, turn: int) -> str:
         """Return the likeliest text that is found; one ends with `<eos>`, id 0 of the prompt."""
         eos_id, limit = prompt[0], TOKENS[batch]
         logits, h, c = (x.repeat_interleave(BEAM, 0) for x in started(way, batch))
@@ -189,7 +191,7 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
         return found[0]
 
     @torch.inference_mode()
-    def steps(way: tuple[str, str], batch: int, turn: int) -> str:
+    def steps(way: Way, batch: int, turn: int) -> str:
         h, c, tokens = torch.zeros(batch, units), torch.zeros(batch, units), torch.full((batch,), 5)
         for _ in range(TOKENS[batch]):
             logits, h, c = step(way, tokens, h, c)
@@ -197,7 +199,7 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
 
     class Step(nn.Module):
         def forward(self, ids: Any, state_1: Any, state_2: Any) -> tuple[Any, Any, Any]:
-            return step(("by hand", "transposed"), ids[:, 0], state_1, state_2)
+            return step(("by hand", "transposed", 0), ids[:, 0], state_1, state_2)
 
     names = ["ids", "state_1", "state_2"]
     example = torch.full((2, 1), 5, dtype=torch.int32), torch.zeros(2, units), torch.zeros(2, units)
@@ -207,17 +209,19 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
         output_names=["logits", "new_1", "new_2"], dynamic_axes=axes,
     )  # fmt: skip
     prompt += np.load(folder / "prompt.npy").tolist()
-    fastest: dict[tuple[str, int], tuple[str, str]] = {}
+    fastest: dict[int, Way] = {}
 
-    def form(name: str, work: Any, batch: int, turn: int) -> str:
-        if (name, batch) not in fastest:
-            seconds = {}
-            for way in ways * 3:
+    def form(work: Any, batch: int, turn: int) -> str:
+        if batch not in fastest:
+            seconds: dict[Way, float] = {}
+            for way in ways * 2:
+                torch.set_num_threads(way[2])
                 began = time.perf_counter()
-                work(way, batch, turn)
+                generate(False, way, batch, turn)
                 seconds[way] = min(seconds.get(way, math.inf), time.perf_counter() - began)
-            fastest[name, batch] = min(ways, key=seconds.__getitem__)
-        return work(fastest[name, batch], batch, turn)
+            fastest[batch] = min(ways, key=seconds.__getitem__)
+        torch.set_num_threads(fastest[batch][2])
+        return work(fastest[batch], batch, turn)
 
     works = {
         "draw": functools.partial(generate, True),
@@ -225,5 +229,5 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
         "beam": search,
         "step": steps,
     }
-    forms = {name: functools.partial(form, name, work) for name, work in works.items()}
+    forms = {name: functools.partial(form, work) for name, work in works.items()}
     return forms, {"versions": {"torch": torch.__version__}, "threads": torch.get_num_threads()}
