@@ -57,15 +57,17 @@ def continuations(
         )  # fmt: skip
         for ids, highest in drawn_ids:
             for row, i in enumerate(batch):
+                if ended[row]:
+                    continue
                 for word_id, logit in zip(ids[row].tolist(), highest[row].tolist()):
-                    if ended[row]:
-                        break
                     check_logits(logit)
                     if word_id != stop_id:
                         drawn[row].append(word_id)
                         seen[row].add(word_id)
                     is_last = len(drawn[row]) == request.max_tokens
                     ended[row] = word_id == stop_id or is_last or ends(streams[i], drawn[row])
+                    if ended[row]:
+                        break
                 if on_tokens is not None:
                     on_tokens(i, drawn[row], ended[row])
             if all(ended):
