@@ -96,7 +96,7 @@ def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus, copy):
     found = runs.corpus_of_run(run.folder)
     assert found.sha256 == corpus.sha256 and found.vocabulary == corpus.vocabulary
     (copy / "vocabulary.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="A RUN folder must hold vocabulary.txt"):
+    with pytest.raises(FileNotFoundError, match="must hold its tokeniser, one of vocab"):
         runs.corpus_of_run(copy)
 
 
@@ -225,7 +225,7 @@ def test_an_altered_run_folder_is_refused_and_named(copy, file):
     with pytest.raises(ValueError, match=rf"{file} of a RUN folder must be unchanged"):
         dualnet.load(copy)
     (copy / file).unlink()
-    with pytest.raises(FileNotFoundError, match=f"A RUN folder must hold {file}"):
+    with pytest.raises(FileNotFoundError, match=f"A RUN folder must hold .*{file}"):
         dualnet.load(copy)
 
 
