@@ -1,11 +1,14 @@
-"""wandb, MLflow and trackio log a training as they log a `fit`; no network."""
+"""wandb, MLflow and trackio log a training as they log a `fit`.
+
+No extra installs them: beside wandb, a test that counts calls to the network fails. Use
+`pip install wandb mlflow-skinny trackio` in an environment of its own.
+"""
 
 import keras
 import numpy as np
 import pytest
 
 import dualnet
-from tests.checks import needed
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,7 +35,7 @@ def train(corpus, tmp_path):
 
 
 def test_wandb_logs_each_epoch_and_batch_of_a_training(train, tmp_path, monkeypatch):
-    (wandb,) = needed("test-all", "wandb")
+    wandb = pytest.importorskip("wandb")
     from wandb.integration.keras import WandbMetricsLogger
 
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -51,7 +54,7 @@ def test_wandb_logs_each_epoch_and_batch_of_a_training(train, tmp_path, monkeypa
 
 
 def test_mlflow_logs_each_epoch_of_a_training(train, tmp_path, monkeypatch):
-    mlflow, _ = needed("test-all", "mlflow", "pandas")
+    mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the other kind needs SQLAlchemy
     mlflow.set_tracking_uri((tmp_path / "mlruns").as_uri())
     mlflow.set_experiment("dualnet")
@@ -65,12 +68,12 @@ def test_mlflow_logs_each_epoch_of_a_training(train, tmp_path, monkeypatch):
         np.testing.assert_allclose(
             [x.value for x in history], [row[key] for row in rows], rtol=1e-6
         )
-    assert client.get_run(run.info.run_id).data.params["optimizer_name"] == "nadam"
+    assert client.get_run(run.info.run_id).data.params["optimizer_name"].startswith("nadam")
 
 
 def test_trackio_logs_each_epoch_of_a_training(train, tmp_path, monkeypatch):
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    (trackio,) = needed("test-all", "trackio")
+    trackio = pytest.importorskip("trackio")
     trackio.init(project="dualnet", name="run")
     rows = train(keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: trackio.log(logs)))
     trackio.finish()

@@ -30,7 +30,7 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Any] | None) -> None:
         self.named: dict[str, keras.callbacks.Callback] = {}
-        for callback in callbacks or ():
+        for callback in () if callbacks is None else callbacks:
             kinds = callback.__mro__ if isinstance(callback, type) else type(callback).__mro__
             name, received = kinds[0].__name__, repr(callback)
             if not isinstance(callback, keras.callbacks.Callback):
