@@ -741,15 +741,19 @@ def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
     assert "`min_count` is for words" in cli.refused(wrong)
 
 
-@pytest.mark.slow
-def test_export_warns_of_a_closed_vocabulary(cli, tmp_path):
+def test_export_warns_of_a_closed_vocabulary(cli, tmp_path, monkeypatch):
+    target = "dualnet.serving.saved_model.write_saved_model"
+    monkeypatch.setattr(target, lambda *arguments: None)
     small(Vocabulary(("the", "cat", "<eos>"))).save(tmp_path / "closed.keras")
     with pytest.warns(UserWarning, match="is closed: it has no <unk>, so the endpoints"):
         cli(f"export {tmp_path}/closed.keras {tmp_path}/served")
 
 
-@pytest.mark.slow
 def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
+    monkeypatch.setattr(  # which takes seconds, and has tests of its own
+        "dualnet.serving.saved_model.write_saved_model",
+        lambda model, directory, *_: pathlib.Path(directory, "saved_model.pb").write_text(""),
+    )
     out = cli(f"export {run} {tmp_path}/saved_model")
     assert "endpoints score, step, predict_next, score_text, generate_text" in out
     assert (tmp_path / "saved_model" / "saved_model.pb").exists()

@@ -16,6 +16,7 @@ from dualnet import learners, zoo
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
 from tests.checks import assert_same, strong
+from tests.test_learners import kept
 
 pytestmark = pytest.mark.slow
 
@@ -29,12 +30,6 @@ def a_model():
 
 def a_learner(model, rate=0.5, **settings):
     return Learner(model, rule="sgd", learning_rate=rate, sequence_length=4, **settings)
-
-
-def kept(one):
-    """Return all that a learner holds."""
-    state = one._state
-    return [state.memory, *state.moments, *state.states]
 
 
 def test_learners_of_a_kind_share_one_compiled_step_and_threads_mix_nothing_up(monkeypatch):
