@@ -15,7 +15,7 @@ comma := ,
 PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # A module is compiled when it is first imported, and the result kept. An installation need not do it: all
-# of TensorFlow takes half of its time.
+# of TensorFlow takes half of its time. What tests import is compiled after it, beside what comes next.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all lint docs wheel newest tables clean
@@ -65,6 +65,7 @@ tables: .venv/.base
 .venv/.%: setup.cfg pyproject.toml .ci/constraints.txt | .venv
 	@echo "Installing dualnet[$*] into .venv (once; some minutes) ..."
 	@$(BIN)/pip install --quiet --no-compile --constraint .ci/constraints.txt --editable ".[$*]"
+	@$(BIN)/python -c "import keras_tuner, tests.fixtures" > .venv/compiled.log 2>&1 &
 	@touch $@ $(foreach extra,$(subst $(comma), ,$*),.venv/.$(extra))
 
 .venv:
