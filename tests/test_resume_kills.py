@@ -17,6 +17,7 @@ from dualnet import _tensorboard, runs
 from dualnet.cli import main
 from dualnet.training import checkpoints, recorder
 from dualnet.training.interrupts import Stopped
+from tests.checks import UNTRACED
 from tests.test_resume import (
     IN_THE_SECOND_EPOCH,
     SETTINGS,
@@ -28,10 +29,10 @@ from tests.test_resume import (
     train_undisturbed,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [*UNTRACED, pytest.mark.slow]
 
 AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
-    "units": 8, "batch_size": 4, "sequence_length": 9, "epochs": 2, "learning_rate": 2.0,
+    "units": 8, "batch_size": 20, "sequence_length": 3, "epochs": 2, "learning_rate": 2.0,
     "optimizer": "sgd", "global_clipnorm": 1.0, "weight_decay": 1e-4, "input_dropout": 0.3,
     "recurrent_dropout": 0.2, "dual_output_dropout": 0.2, "partial_shuffle": True,
     "averaging": "asgd", "average_from": 2, "finetune": "once", "finetune_epochs": 1,
@@ -49,7 +50,10 @@ def command_line(arguments, errors):
 # Forked from a process that has imported everything and done nothing, as imports take longest.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["dualnet.training", __name__])
-IN_AVERAGES = {**AVERAGED, "length_deviation": 0.4, "longest_length": 10, "finetune_epochs": 2}
+IN_AVERAGES = {  # of more steps, in which it can be killed
+    **AVERAGED, "batch_size": 4, "sequence_length": 9, "length_deviation": 0.4,
+    "longest_length": 10, "finetune_epochs": 2,
+}  # fmt: skip
 
 
 DEATHS = ["step-00000004", "epoch-00003-step-00000002"]  # two checkpoints
@@ -96,7 +100,7 @@ MOMENTS = [
     (SETTINGS, recorder, "write_weights", 2),  # the best weights are in no checkpoint yet
     (SETTINGS, checkpoints, "sha256_of", 9),  # within a checkpoint
     (SETTINGS, recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
-    (AVERAGED, recorder.Recorder, "on_train_batch_end", STEPS + 8),
+    (AVERAGED, recorder.Recorder, "on_train_batch_end", STEPS + 5),
     (AVERAGED, recorder, "write_weights", 2),  # the averages replace the weights
     (AVERAGED, recorder.Recorder, "_begin_round", 1),  # the best weights are in no checkpoint
 ]
@@ -151,7 +155,7 @@ def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder.Recorder, "validate", noted)
         patch.setattr(recorder.Recorder, "on_test_batch_end", interrupted)
-        with pytest.raises(Stopped, match=r"saved after step 10 of 10 of epoch 2"):
+        with pytest.raises(Stopped, match=r"saved after step 6 of 6 of epoch 2"):
             train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
     with np.load(max((tmp_path / "RUN" / "checkpoints").iterdir()) / "state.npz") as stored:
         assert weights
@@ -188,4 +192,4 @@ def test_the_interval_of_checkpoints_changes_nothing_and_two_are_kept(
     train(corpus, tmp_path / "RUN", seed=5, checkpoint_steps=1)
     assert_equal(ends(tmp_path / "RUN"), undisturbed(False)[0])
     kept = sorted(path.name for path in (tmp_path / "RUN" / "checkpoints").iterdir())
-    assert kept == ["epoch-00002-step-00000009", "epoch-00003-step-00000000"]
+    assert kept == ["epoch-00002-step-00000005", "epoch-00003-step-00000000"]
