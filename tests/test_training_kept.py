@@ -62,6 +62,8 @@ def test_a_run_keeps_its_models_after_so_many_words_of_all_epochs(whole, corpus,
         card = runs.read_card(folder / "kept" / name)
         assert card.note == f"Kept after {name} words were read, by the run 'RUN'."
         assert dualnet.load(folder / "kept" / name).vocabulary == corpus.vocabulary
+        lines = (folder / "kept" / name / "README.md").read_text("utf-8").splitlines()
+        assert f"# RUN, {name} words" in lines and not any("unfinished" in line for line in lines)
     once = train(corpus, tmp_path / "RUN", epochs=1, seed=5, evaluate=False)
     assert_same(weights(folder)["300"], once.model.get_weights())
     assert not (tmp_path / "RUN" / "kept").exists()

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet._files import folder_beside
+from dualnet._files import folder_beside, write_whole
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.folder import write_card, write_vocabularies
 from dualnet.runs.loading import write_weights
+from dualnet.runs.model_cards import README, model_card
+from dualnet.runs.run import Run
 from dualnet.runs.shipped import copy_licences
 
 FOLDER = "kept"
@@ -106,6 +108,9 @@ def keep(
         note = f"{NOTE} {count:,} words were read, by the run {folder.resolve().name!r}."
         write_card(unfinished, dataclasses.replace(card, note=note))
         copy_licences(unfinished, [folder])
+        text = model_card(model, Run.open_folder(unfinished))
+        text = text.replace(unfinished.name, f"{folder.resolve().name}, {_name(count)} words")
+        write_whole(unfinished / README, text)
 
 
 def drop_after(folder: Path, words: int) -> None:
