@@ -1,7 +1,7 @@
 """wandb, MLflow and trackio log a training as they log a `fit`.
 
-No extra installs them: beside wandb, a test that counts calls to the network fails. Use
-`pip install wandb mlflow-skinny trackio` in an environment of its own.
+No extra installs them: wandb, offline too, calls the network later in the process, which other
+tests forbid. Use an environment of its own: `pip install wandb mlflow-skinny trackio`.
 """
 
 import keras
