@@ -1,6 +1,7 @@
 import configparser
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -20,6 +21,16 @@ def test_the_package_list_is_the_tree():
     packages |= {"dualnet._data.tuning", "dualnet._data.zoo"}
     assert {*config["options"]["packages"].split()} == packages
     assert all((folder / "__init__.py").is_file() for folder in folders)
+
+
+def test_changelog_citation_and_metadata_name_the_same_version():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    version = config["metadata"]["version"]
+    dated = re.search(r"^## (\d\S+) \((\S+)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert dated[1] == version
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {version}\n" in citation and f'"{dated[2]}"' in citation
 
 
 def test_every_public_name_can_be_imported_and_no_function_hides_a_module():

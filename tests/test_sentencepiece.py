@@ -250,6 +250,7 @@ def test_pairs_are_read_with_a_file_for_each_side(models, tmp_path):
 
 def test_a_large_text_is_cached_under_the_file(file, tmp_path, monkeypatch):
     from dualnet.corpora import cached_ids
+    from dualnet.tuning import search_folder
 
     monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0)
     write_splits(tmp_path, "\n".join(LINES) + "\n", valid="the cat\n")
@@ -257,6 +258,8 @@ def test_a_large_text_is_cached_under_the_file(file, tmp_path, monkeypatch):
         corpus = corpora.load(tmp_path, tokenizer=file)
         assert corpus.vocabulary == load_tokenizer(file)
         assert corpus.valid.tolist() == corpus.vocabulary.encode("the cat\n").tolist()
+    search_folder.write_corpus(tmp_path / "search", corpus)  # where trials read it
+    assert search_folder.read_corpus(tmp_path / "search").vocabulary == corpus.vocabulary
 
 
 # --- what is refused -------------------------------------------------------------------
