@@ -36,6 +36,7 @@ def serve() -> Any:
 
 def dualnet_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     import dualnet
+    from dualnet.generation import sampling
     from dualnet.training import versions
 
     model = dualnet.load(name)
@@ -47,8 +48,16 @@ def dualnet_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, An
         settings = {"max_tokens": TOKENS[batch], "allow_unknown": True, **how}
         return dualnet.generate(model, ["The"] * batch, **settings)[0]
 
+    def one_by_one(batch: int, turn: int) -> str:
+        blocks, sampling.blocks = sampling.blocks, sampling._single_tokens
+        try:
+            return generate(batch, turn, seed=turn)
+        finally:
+            sampling.blocks = blocks
+
     forms = {
         "draw": lambda batch, turn: generate(batch, turn, seed=turn),
+        "draw one": one_by_one,
         "greedy": lambda batch, turn: generate(batch, turn, temperature=0),
         "beam": lambda batch, turn: generate(batch, turn, beam=BEAM),
     }
@@ -225,6 +234,7 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
 
     works = {
         "draw": functools.partial(generate, True),
+        "draw one": functools.partial(generate, True),
         "greedy": functools.partial(generate, False),
         "beam": search,
         "step": steps,
