@@ -258,6 +258,15 @@ def test_tokens_drawn_in_blocks_are_those_that_are_drawn_one_by_one(model, promp
         assert dualnet.generate(model, prompts, **settings) == in_blocks
 
 
+@once
+@pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"seed": 1}, {"top_k": 5, "seed": 1}])
+def test_a_long_text_is_that_of_single_tokens_too(model, settings, monkeypatch):
+    settings = {"max_tokens": 130, **settings}
+    text = dualnet.generate(model, "w1 w2", **settings)
+    monkeypatch.setattr(sampling, "blocks", sampling._single_tokens)
+    assert dualnet.generate(model, "w1 w2", **settings) == text
+
+
 @pytest.mark.parametrize("stop_at_eos", [False, True])
 def test_text_is_told_as_it_is_drawn(model, stop_at_eos):
     settings = {"max_tokens": 40, "temperature": 3.0, "seed": 6, "stop_at_eos": stop_at_eos}

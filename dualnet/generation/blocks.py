@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -12,9 +13,23 @@ from dualnet._backend import compiled
 from dualnet.builders import LanguageModel
 from dualnet.builders.graph import Graph
 from dualnet.builders.reader import Question, reader_of
+from dualnet.layers import (
+    DualConnection,
+    EmbeddingDropout,
+    LockedDropout,
+    OutputProjection,
+    Recurrence,
+    StepDropout,
+)
 from dualnet.requests import Drawing
 
 BLOCK = 16  # tokens: a call of the compiled function costs as much as one of them
+
+LONG = 100  # tokens of a text for which XLA compiles the whole block, in about half a second
+PLAIN = (
+    keras.layers.InputLayer, keras.layers.Embedding, DualConnection, EmbeddingDropout,
+    LockedDropout, OutputProjection, Recurrence, StepDropout,
+)  # fmt: skip
 
 
 def blocks(
@@ -37,8 +52,13 @@ def blocks(
     single calls would give.
     """
     sizes = request.top_k, request.top_p is not None and request.top_p < 1
-    question = _draw_block(tuple(excluded_ids), stop_id, request.temperature == 0, *sizes)
+    is_long = request.max_tokens >= LONG
+    kind = request.temperature == 0, is_long
+    question = _draw_block(tuple(excluded_ids), stop_id, *kind, *sizes)
     reader, rows = reader_of(model, question), len(logits)
+    is_sorted = sizes[1] or request.top_k is not None  # which XLA does slowly
+    if is_long and not is_sorted and _is_plain(model) and not reader.compiled:
+        reader.compile(jit_compile=True)
     settings = {
         "temperature": request.temperature or 1.0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
@@ -62,11 +82,18 @@ def blocks(
         yield answer["ids"][:, :steps], answer["highest"][:, :steps]
 
 
+def _is_plain(model: LanguageModel) -> bool:
+    """Return True if XLA is known to compile the layers of a model, in float32."""
+    layers = model.core.layers
+    return all(isinstance(one, PLAIN) and one.compute_dtype == "float32" for one in layers)
+
+
 @functools.cache
 def _draw_block(
     excluded_ids: tuple[int, ...],
     stop_id: int | None,
     is_greedy: bool,
+    is_long: bool,  # of which there is a reader of its own
     top_k: int | None,
     is_nucleus: bool,
 ) -> Question:
@@ -102,7 +129,7 @@ def _draw_block(
             place = ops.minimum(place, words - 1)  # where the logits are not finite
             return (ops.take_along_axis(ids, place, -1) if is_sorted else place)[:, 0], highest
 
-        # Compiled, a sort is slower, and the step of the model rounds otherwise.
+        # XLA sorts slowly.
         draw = draw if is_sorted else compiled(draw)
 
         def step(i: Any, carry: Any, running: Any, seen: Any, results: Any) -> Any:
