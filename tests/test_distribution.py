@@ -78,6 +78,7 @@ print(json.dumps(two[0]))
 """
 
 
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 on_jax = pytest.mark.skipif(
     keras.config.backend() != "jax", reason="Keras divides batches on JAX only"
 )
@@ -88,7 +89,7 @@ def test_two_devices_compute_what_one_computes(folder, tmp_path):
     process = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(folder), str(tmp_path)],
         capture_output=True, text=True, timeout=600, check=False,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        env={**os.environ, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {TWO_DEVICES}"},
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert json.loads(process.stdout.splitlines()[-1])["perplexity"]
