@@ -16,7 +16,7 @@ from tests.checks import UNTRACED, assert_same, needed, once
 from tests.test_resume import SETTINGS, STEPS, on_call, train, train_undisturbed
 
 pytestmark = UNTRACED
-WORDS = 300  # of the training text, 30 in a step
+WORDS = 300  # of the training text, 50 in a step
 KEPT = {"keep_every": "100..200,150", "epochs": 2}
 NAMES = ["100", "150", "200", "300", "450", "600"]
 
@@ -37,7 +37,7 @@ def assert_all_same(found, expected):
 
 
 MOMENTS = {
-    "before": (recorder.Recorder, "on_train_batch_end", 3),  # 90 words
+    "before": (recorder.Recorder, "on_train_batch_end", 3),  # 100 words
     "while": (kept, "write_weights", 3),
     "after": (kept, "keep", 3),
     "with a checkpoint": (checkpoints, "save", 3),
@@ -192,7 +192,7 @@ def test_a_name_says_how_many_words(count):
         *((text, "must be ranges of words such as '1M'") for text in
           ("x", "0", "1M..", "..1M", "10M..1M", "1M,,2M", "-1M", "1.5", "1T", "1M:2M")),
         (100, "`keep_every` must be a string"),
-        ("20", "must not ask for less than the words of a step, here 30"),
+        ("20", "must not ask for less than the words of a step, here 50"),
     ],
 )  # fmt: skip
 def test_a_schedule_that_cannot_be_is_refused_and_nothing_is_written(
