@@ -444,10 +444,10 @@ def test_prompts_are_continued(cli, run, monkeypatch):
     command = f"generate {run} --prompt 'the cat' --prompt the --max-tokens 7"
     command += " --temperature 0.9 --top-k 5 --top-p 0.9 --seed 3"
     result = cli.json(command)
-    assert list(result) == [
+    assert result.keys() == {
         "texts", "prompts", "max_tokens", "temperature", "top_k", "top_p", "min_p",
         "repetition_penalty", "stop_at_eos", "allow_unknown", "seed",
-    ]  # fmt: skip
+    }  # fmt: skip
     prompts = ["the cat", "the"]
     assert result["prompts"] == prompts and result["seed"] == 3
     expected = dualnet.generate(

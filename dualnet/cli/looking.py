@@ -6,10 +6,9 @@ import sys
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import field
-from dualnet._files import check_output_file
 from dualnet.cli.command import argument
 from dualnet.cli.console import Table, number, quietly, report, texts_of
-from dualnet.cli.options import AdaptingOptions, open_language_model
+from dualnet.cli.options import AdaptingOptions, check_file, open_language_model
 from dualnet.requests import DynamicEvaluating, Looking, check_reading
 from dualnet.runs.shipped import list_shipped, require_shipped
 
@@ -34,7 +33,7 @@ class Look(AdaptingOptions, Looking):
     run_folders: list[str] = argument([], nargs="*", metavar="RUN")
     file: str | None = field(None, hidden=True)
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
-    output: str = field(check=check_output_file, metavar="HTML")
+    output: str = field(check=check_file, metavar="HTML")
 
     @classmethod
     def by_set(cls) -> dict[str, str]:

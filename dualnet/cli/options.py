@@ -7,6 +7,7 @@ from typing import Any
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
 from dualnet._fields import count, field
+from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES
 from dualnet.corpora.corpus import choose_tokenizer, locate
@@ -38,6 +39,11 @@ def number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
             ) from None
 
     return parse
+
+
+def check_file(name: str, value: str) -> None:
+    """Raise `ArgumentError`, which names the option, unless a file can be written at `value`."""
+    check_output_file(f"--{name.replace('_', '-')}", value)
 
 
 class OfModel(Options):

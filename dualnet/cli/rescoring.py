@@ -11,11 +11,11 @@ from typing import Any
 from dualnet import rescoring
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
-from dualnet._files import check_output_file, written_beside
+from dualnet._files import written_beside
 from dualnet.cli.command import argument
 from dualnet.cli.console import Table, printable, quietly, report
 from dualnet.cli.evaluating import little_gain
-from dualnet.cli.options import AdaptingOptions
+from dualnet.cli.options import AdaptingOptions, check_file
 from dualnet.requests import Rescoring
 from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
 from dualnet.rescoring.lists import numbered, weighted
@@ -64,11 +64,11 @@ class Rescore(AdaptingOptions, Rescoring):
     input: str | None = field(None, metavar="SOURCE")
     feature_weights: str | None = field(None, metavar="FILE")
     best: bool = False
-    output: str | None = field(None, check_output_file, metavar="FILE")
+    output: str | None = field(None, check_file, metavar="FILE")
     tune: str | None = field(None, metavar="REFERENCES")
     compare: str | None = field(None, metavar="REFERENCES")
     metric: str | None = choice(None, METRICS)
-    save_weights: str | None = field(None, check_output_file, metavar="FILE")
+    save_weights: str | None = field(None, check_file, metavar="FILE")
     seed: int | None = count(None)
     needs = {"tune": ["save_weights"]}
     excludes = {"compare": ["tune"], "feature_weights": ["tune"]}

@@ -9,7 +9,7 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet._files import check_output_file, is_used, make_folder, write_whole
 from dualnet.cli.console import printable, quietly, report, texts_of
-from dualnet.cli.options import OfTexts
+from dualnet.cli.options import OfTexts, check_file
 from dualnet.cli.pair_corpora import pairs_to_evaluate
 from dualnet.requests import Translating
 from dualnet.runs import Run
@@ -30,7 +30,7 @@ class Translate(OfTexts, Translating):
             .png; else into a new folder, with a picture for each line that is not empty.
     """
 
-    output: str | None = field(None, check_output_file, metavar="FILE")
+    output: str | None = field(None, check_file, metavar="FILE")
     ensemble: list[str] = field([], nargs="+", metavar="RUN")
     format: str = choice("text", FORMATS)
     plot: str | None = field(None, metavar="PNG")
