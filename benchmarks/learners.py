@@ -5,10 +5,10 @@ Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--tokens 160
        [--dtype-policy mixed_bfloat16] [--output FILE] [--quick]
 
 The validation text of the corpus (by default python-reference) is read with fixed weights, with a
-neural cache, and with learners of each choice of weights by `rule`, a step every 20 tokens, at
-learning rates a factor of about 3 apart, from `rate` up, or down if that is worse, until one is
-worse: printed are the best perplexity, its rate, and the share of the gain in nats of all weights
-with the rule "sgd".
+neural cache of 500 words, its weight and scale the best of a few, and with learners of each choice
+of weights by `rule`, a step every 20 tokens, at learning rates a factor of about 3 apart, from
+`rate` up, or down if that is worse, until one is worse: printed are the best perplexity, its rate,
+and the share of the gain in nats of all weights with the rule "sgd".
 A choice is one of `adapt`, several of them joined by "+". Then the bytes of a learner, and the
 tokens per second of so many learners side by side, each with a text of its own, beside today's
 loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up, with their
@@ -36,6 +36,7 @@ CHOICES = [
     "connection+matrix", "recurrence", "connection+recurrence", "output",
 ]  # fmt: skip
 LENGTH = 20
+WEIGHTS, SCALES = (0.1, 0.2), (0.1, 0.3, 1.0, 2.0)  # of a neural cache
 
 
 def main() -> None:
@@ -68,7 +69,12 @@ def main() -> None:
         return best_rate(lambda rate: perplexity_of(read, rate), rate)
 
     fixed = dualnet.perplexity(model, tokens)
-    cached = dualnet.perplexity(dualnet.with_cache(model), tokens)
+    cached, *cache = min(
+        (dualnet.perplexity(dualnet.with_cache(model, weight=weight, scale=scale), tokens), weight,
+         scale)
+        for weight in WEIGHTS
+        for scale in SCALES[: 1 if options.quick else None]
+    )  # fmt: skip
     rate, learnt = best(lambda rate: dynamic(model, tokens, rate), 0.1)
     number = sum(np.prod(weight.shape, dtype=int) for weight in model.trainable_weights)
     say(f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; {options.rule}, "
@@ -77,7 +83,7 @@ def main() -> None:
     say(f"{'what learns':28} {'weights':>10} {'bytes':>10} {'rate':>6} {'perplexity':>10} "
         f"{'share':>6}")  # fmt: skip
     say(f"{'nothing':28} {0:10,} {0:10,} {'':6} {fixed:10.2f} {0:6.0%}")
-    say(f"{'nothing, neural cache':28} {0:10,} {'':10} {'':6} {cached:10.2f} "
+    say(f"{f'nothing, cache {cache[0]:g} {cache[1]:g}':28} {0:10,} {'':10} {'':6} {cached:10.2f} "
         f"{share(cached, fixed, learnt):6.0%}")  # fmt: skip
     say(f"{'all, sgd':28} {number:10,} {'':10} {rate:6g} {learnt:10.2f} {1:6.0%}")
     for choice in choices:
