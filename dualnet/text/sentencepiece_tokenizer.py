@@ -139,7 +139,7 @@ class SentencePieceTokenizer(Tokenizer):
         return ENDS[self.documents].join(self._library.decode(self._documents(ids)))
 
     def save(self, path: StrPath) -> None:
-        """Write the SentencePiece file, as it was; all or nothing."""
+        """Write the SentencePiece file unchanged, whole or not at all."""
         write_whole(path, self._model)
 
     def get_config(self) -> dict[str, Any]:
