@@ -128,6 +128,7 @@ class Group:
     Attributes:
         corpus: str. Name of a corpus; with `tokenizer` or languages, of a folder in DUALNET_DATA.
         tokenizer: str or None. Name of the tokeniser's file in that folder.
+        documents: str. What ends a document there.
         source, target: str or None. Languages of the pairs.
         lowercase: bool. Whether the pairs are lower-cased.
         chooses: bool. Whether the runs choose settings, so that nothing may read the test split.
@@ -138,6 +139,7 @@ class Group:
     corpus: str
     epochs_per_slice: int
     tokenizer: str | None = None
+    documents: str = "line"
     source: str | None = None
     target: str | None = None
     lowercase: bool = False
@@ -154,7 +156,8 @@ class Group:
             return self.corpus
         folder = Path(os.environ["DUALNET_DATA"]) / self.corpus
         if self.tokenizer is not None:
-            return corpora.load(folder, tokenizer=folder / self.tokenizer)
+            tokenizer = folder / self.tokenizer
+            return corpora.load(folder, tokenizer=tokenizer, documents=self.documents)
         languages = {"source": self.source, "target": self.target}
         return corpora.load_pairs(folder, lowercase=self.lowercase, **languages)
 

@@ -70,6 +70,16 @@ def test_a_rate_is_divided_by_the_root_of_the_epoch_beside_all_other_factors():
     assert found == pytest.approx([8.0, 8 / 2**0.5, 1 / 3**0.5, 0.25, *rounds], rel=1e-12)
 
 
+def test_a_linear_decay_falls_from_the_first_step_to_zero_after_the_last_beside_other_factors():
+    recipe = Recipe(learning_rate=1.0, linear_decay=True, epochs=4, decay=0.5, hold_epochs=2)
+    found = plans(recipe, [9.0, 8.0, 7.0, 6.0])
+    assert [each.learning_rate for each in found] == [1.0, 0.75, 0.25, 0.0625]
+    assert [each.fall for each in found] == [0.25, 0.25, 0.125, 0.0625]
+    sgd = {"optimizer": "sgd", "averaging": "asgd", "finetune": "once", "finetune_epochs": 1}
+    *_, first_round = plans(Recipe(**sgd, epochs=2, linear_decay=True), [9.0, 8.0, 7.0])
+    assert (first_round.learning_rate, first_round.fall) == (1e-3, 0)
+
+
 def test_perplexity_decides_among_epochs_of_equal_bleu():
     perplexities, bleus = [9.0, 7.0, 8.0, 6.0], [0.0, 0.0, 0.0, 1.0]
     history = [

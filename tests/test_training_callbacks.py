@@ -110,6 +110,22 @@ def test_callbacks_leave_the_run_as_it_is_without_them(told, corpus, tmp_path):
     assert figures == [[row[key] for key in LOGGED] for row in told[0].history]
 
 
+def test_a_linear_decay_sets_the_rate_of_each_step_also_where_a_run_goes_on(corpus, tmp_path):
+    rates = []
+
+    def act(spy, hook):
+        if hook == "on_train_batch_end":
+            rates.append(float(spy.model.optimizer.learning_rate))
+            if len(rates) == STEPS + 2:
+                signal.raise_signal(signal.SIGINT)
+
+    with contextlib.suppress(Stopped, KeyboardInterrupt):
+        train(corpus, tmp_path / "RUN", Spy([], act), linear_decay=True)
+    assert len(rates) == STEPS + 2
+    train(corpus, tmp_path / "RUN", Spy([], act), resume=True)
+    np.testing.assert_allclose(rates, 0.05 * np.arange(2 * STEPS, 0, -1) / (2 * STEPS), rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_early_stopping_ends_a_run_and_a_resumed_one_stays_ended(corpus, tmp_path):
     stopping = keras.callbacks.EarlyStopping(

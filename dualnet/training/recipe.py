@@ -27,8 +27,8 @@ class Recipe(Settings):
     Epoch e, counted from 1, has the learning rate
     `learning_rate * decay ** max(e - hold_epochs, 0)`, times `plateau_decay` for each
     earlier epoch whose validation perplexity was not a new best, and divided by `sqrt(e)`
-    with `square_root_decay`. With random lengths, the rate of a step is scaled by the
-    length of its segment over `sequence_length`.
+    with `square_root_decay`; `linear_decay` lowers it from step to step. With random lengths,
+    the rate of a step is scaled by the length of its segment over `sequence_length`.
 
     Differs from the released code: AWD-LSTM applies the length of a segment one segment
     late while it averages, since torch's ASGD keeps the step size of the step before, and
@@ -68,6 +68,8 @@ class Recipe(Settings):
         hold_epochs: int. Epochs before the learning rate decays.
         decay: float above 0, at most 1. Factor of the learning rate per epoch after that.
         plateau_decay: float above 0, at most 1. Factor after an epoch without improvement.
+        linear_decay: bool. Also lower the rate from step to step, in a straight line from the
+            first one to zero at the end of the last of `epochs`. For training in one pass.
         square_root_decay: bool. Divide the learning rate of epoch e by sqrt(e) (Takase et
             al., 2017).
         averaging: "none", "asgd", "mean" or "two_tailed". From some epoch on the weights are
@@ -159,6 +161,7 @@ class Recipe(Settings):
     hold_epochs: int = count(0, unless={"decay": 1})
     decay: float = field(1.0, check_factor, unless={"decay": 1})
     plateau_decay: float = field(1.0, check_factor, unless={"plateau_decay": 1})
+    linear_decay: bool = field(False, unless={"linear_decay": False})
     square_root_decay: bool = False
     averaging: str = choice("none", AVERAGES)
     average_interval: int = count(5, least=1, unless={"averaging": "none"})

@@ -132,10 +132,10 @@ class Recorder(keras.callbacks.Callback):
             optimizer.averages_on = plan.averaged
             model.train_function = None  # the compiled step holds the old value
         batches.epoch = plan.epoch - 1
-        self.rate, self.rates = math.nan, [plan.learning_rate] * self.steps  # one per step
+        self.rate, self.rates = math.nan, plan.rates(self.steps)
         if self.start.recipe.length_deviation:
             length = self.start.recipe.sequence_length
-            self.rates = [plan.learning_rate * n / length for n in batches.lengths]
+            self.rates = [rate * n / length for rate, n in zip(self.rates, batches.lengths)]
         self.started = time.perf_counter() - self.state.seconds
         self.stream_state = model.training_rows.read(None)
         stopped = self.state.stopped and self.first_step  # by a callback

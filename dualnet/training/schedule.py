@@ -25,11 +25,16 @@ class Plan:
     phase: str  # "train", then "averaged", then "finetune-1", "finetune-2", ...
     begins: bool  # whether the phase begins with this epoch
     learning_rate: float  # for a segment of `sequence_length` tokens
+    fall: float = 0.0  # by which the rate is lower at the end of the epoch
 
     @property
     def averaged(self) -> bool:
         """Whether the weights are averaged and the averages validated."""
         return self.phase != TRAIN
+
+    def rates(self, steps: int) -> list[float]:
+        """Return the learning rate of each of the steps of the epoch."""
+        return [self.learning_rate - self.fall * step / steps for step in range(steps)]
 
 
 def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]], *, restarts: int = 0) -> Plan | None:
@@ -51,8 +56,12 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]], *, restarts: int 
         if recipe.square_root_decay:
             rate /= math.sqrt(len(history) + 1)
     rate *= RESTART_FACTOR**restarts
+    fall = 0.0
+    if recipe.linear_decay and not is_round(phase):
+        fall = rate / last
+        rate -= fall * len(history)
     begins = not history or history[-1]["phase"] != phase
-    return Plan(len(history) + 1, last, phase, begins, rate)
+    return Plan(len(history) + 1, last, phase, begins, rate, fall)
 
 
 def is_round(phase: str) -> bool:
