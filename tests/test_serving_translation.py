@@ -10,13 +10,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
 import dualnet
 from benchmarks import clients
 from dualnet import generation, serving, zoo
 from dualnet.builders import encoder_decoder
 from dualnet.cli import main
-from dualnet.serving import beam as graph
+from dualnet.generation.beam import Search, search_in_graph
 from dualnet.serving import saved_model, translator_endpoints
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
@@ -196,16 +197,17 @@ def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
     def in_graph(tokens, states):
         tokens = tokens[:, 0]
         log_p = tf.gather_nd(tables, tf.stack([states[0], tokens], axis=1))
-        return log_p, after(states, tokens)
+        log_p = ops.where(tf.range(words) == unk_id, -np.inf, tf.cast(log_p, tf.float64))
+        return *tf.math.top_k(log_p, words), after(states, tokens)
 
     specs = [tf.TensorSpec((None,), dtype) for dtype in translator_endpoints.SETTINGS.values()]
 
     @tf.function(input_signature=[tf.TensorSpec((None,), tf.int32), *specs], autograph=False)
     def search(states, *settings):
         settings = dict(zip(translator_endpoints.SETTINGS, settings))
-        found = graph.beam_search(
-            in_graph, [states], states < kinds, settings, eos_id=eos_id, excluded_ids=[unk_id]
-        )
+        settings["length_normalization"] = tf.cast(settings["length_normalization"], tf.float64)
+        search = Search(xp=ops, eos_id=eos_id, **settings)
+        found, _ = search_in_graph(search, in_graph, [states], tf.fill(tf.shape(states), eos_id))
         return found._asdict()
 
     ended = 0
@@ -229,7 +231,7 @@ def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
                 in_python, [states[row : row + 1]], first_ids=[eos_id], eos_id=eos_id,
                 excluded_ids=[unk_id], **own,
             )  # fmt: skip
-            scores = found["normalized_scores"][row].numpy()
+            scores = found["normalized_scores"][row, : own["n_best"]].numpy()
             assert np.isfinite(scores).sum() == len(expected)
             for place, hypothesis in enumerate(expected):
                 length = found["lengths"][row, place]

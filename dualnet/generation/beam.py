@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -10,12 +11,16 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_ids, checked
+from dualnet.builders import LanguageModel
 from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Question
+from dualnet.builders.reader import Question, reader_of
 from dualnet.requests import Translating
 
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.
 Step = Callable[[np.ndarray, Any], tuple[Any, Any]]
+
+BLOCK = 80  # columns whose highest value is taken first
+NONE = -np.inf  # the score of a hypothesis that there is not
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +41,37 @@ class Hypothesis:
     ended: bool
 
 
-class Candidates(NamedTuple):
-    """What the step of a model returns in place of all log-probabilities: enough for a beam.
+# The likeliest extensions of the open hypotheses of each sentence, best first: their scores,
+# float64, of which some may be NONE, their last tokens, and which hypotheses they extend, int, all
+# `(sentences, beam)`.
+Chosen = tuple[Any, Any, Any]
+
+
+class Finished(NamedTuple):
+    """The finished hypotheses of each sentence, best first, some of them perhaps `NONE`.
 
     Attributes:
-        log_probabilities: float64 `(rows, beam)`, those of the likeliest tokens that are not
-            excluded; of equal ones, the lower ids.
-        ids: int32 `(rows, beam)`.
+        ids: int32 `(sentences, n_best, time)`; what comes after the length means nothing.
+        lengths: int32 `(sentences, n_best)`, without `<eos>`.
+        scores, normalized_scores: float64 `(sentences, n_best)`, as in `Hypothesis`.
     """
 
-    log_probabilities: Any
     ids: Any
+    lengths: Any
+    scores: Any
+    normalized_scores: Any
+
+    def hypotheses(self, limits: np.ndarray) -> list[list[Hypothesis]]:
+        """Return those of each sentence, none of them longer than its limit."""
+        columns = (column.tolist() for column in self[1:])
+        return [
+            [
+                Hypothesis(tuple(row[:length].tolist()), score, normalized, length < limit)
+                for row, length, score, normalized in zip(*sentence)
+                if normalized > NONE
+            ]
+            for limit, *sentence in zip(limits.tolist(), self.ids, *columns)
+        ]
 
 
 @checked
@@ -120,61 +145,301 @@ def beam_search(
     if eos_id is not None:
         check_count("eos_id", eos_id, least=0)
     first_ids = check_ids("first_ids", first_ids, least=1)
-    count = len(first_ids)
-    limits = np.asarray(max_tokens)
-    if limits.shape not in ((), (count,)):
+    count, excluded = len(first_ids), list(excluded_ids)
+    given = np.asarray(max_tokens)
+    if given.shape not in ((), (count,)):
         required = f"must be an integer, or one for each of the {count} sentences."
-        raise ArgumentError("max_tokens", f"{required} Received: shape {limits.shape}.")
-    excluded = list(excluded_ids)
-    sentences = [
-        _Sentence(request, check_count("max_tokens", limit, least=1), eos_id, excluded)
-        for limit in np.broadcast_to(limits, count)
-    ]
-    first_rows = np.arange(count)[:, None]
-    tokens = np.repeat(first_ids.astype(np.int32)[:, None], beam, axis=1)  # (sentences, beam)
-    states = _take(states, np.broadcast_to(first_rows, tokens.shape))
-    while True:
-        log_probabilities, states = step(tokens.reshape(-1, 1), states)
-        word_ids = None
-        if isinstance(log_probabilities, Candidates):
-            word_ids = log_probabilities.ids.reshape(count, beam, -1)
-            log_probabilities = log_probabilities.log_probabilities
-        log_probabilities = ops.convert_to_numpy(log_probabilities).reshape(count, beam, -1)
-        size = log_probabilities.shape[-1]
-        if word_ids is None and excluded and not 0 <= min(excluded) <= max(excluded) < size:
-            raise ArgumentError("excluded_ids", f"must be at least 0 and below {size}.")
-        tokens = np.zeros_like(tokens)
-        parents = np.zeros_like(tokens)
-        for i, sentence in enumerate(sentences):
-            if sentence.prefixes:
-                known = None if word_ids is None else word_ids[i]
-                rows, ids = sentence.extend(log_probabilities[i], known)
-                parents[i, : len(rows)], tokens[i, : len(ids)] = rows, ids
-        if not any(sentence.prefixes for sentence in sentences):
-            return [sentence.finished for sentence in sentences]
-        states = _take(states, first_rows * beam + parents)
+        raise ArgumentError("max_tokens", f"{required} Received: shape {given.shape}.")
+    given = np.broadcast_to(given, count)
+    limits = np.array([check_count("max_tokens", limit, least=1) for limit in given])
+    search = Search(
+        xp=np,
+        beam=np.full(count, beam),
+        n_best=np.full(count, n_best),
+        length_normalization=np.full(count, float(request.length_normalization)),
+        max_tokens=limits,
+        eos_id=eos_id,
+    )
+    scores, prefixes, finished = search.start()
+    rows = np.repeat(np.arange(count), beam).reshape(count, beam)
+    tokens = first_ids.astype(np.int32)[rows]
+    for length in range(1, limits.max() + 1):
+        log_p, states = step(tokens.reshape(-1, 1), _take(states, rows))
+        log_p = ops.convert_to_numpy(log_p).reshape(count, beam, -1)
+        if excluded and not 0 <= min(excluded) <= max(excluded) < log_p.shape[-1]:
+            required = f"must be at least 0 and below {log_p.shape[-1]}."
+            raise ArgumentError("excluded_ids", required)
+        is_open = scores[..., None] > NONE
+        totals = np.where(is_open, log_p + np.where(is_open, scores[..., None], 0), NONE)
+        totals[..., excluded] = NONE
+        chosen = _likeliest(totals, beam)
+        extended = search.extend(length, chosen, prefixes, finished)
+        tokens, rows, scores, prefixes, finished = extended
+        if not (scores > NONE).any():
+            break
+    return finished.hypotheses(limits)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Search:
+    """What beam searches of several sentences keep: open and finished hypotheses, as arrays.
+
+    Attributes:
+        xp: NumPy, or `keras.ops` for a search inside a compiled function.
+        beam, n_best, max_tokens: int `(sentences,)`. Arrays have as many columns as the largest.
+        length_normalization: float64 `(sentences,)`.
+        eos_id: As for `beam_search`.
+    """
+
+    xp: Any
+    beam: Any
+    n_best: Any
+    length_normalization: Any
+    max_tokens: Any
+    eos_id: int | None
+
+    def start(self, is_running: Any = True) -> tuple[Any, Any, Finished]:
+        """Return scores, float64, and prefixes, int32 `(..., time)`, of all, and what is finished.
+
+        A sentence that is not running has one finished hypothesis, which is empty.
+        """
+        xp, sentences = self.xp, self.xp.shape(self.beam)[0]
+        sizes = (self.beam, self.n_best, self.max_tokens)
+        width, count, time = (xp.max(each, initial=1) for each in sizes)
+        is_running = xp.reshape(is_running, (-1, 1))
+        is_first = xp.arange(count) == 0
+        zeros = xp.zeros((sentences, count), "float64")
+        finished = Finished(
+            xp.zeros((sentences, count, time), "int32"),
+            xp.zeros((sentences, count), "int32"),
+            zeros,
+            xp.where(xp.logical_not(is_running) & is_first, zeros, NONE),
+        )
+        zeros = xp.zeros((sentences, width), "float64")
+        scores = xp.where(is_running & (xp.arange(width) == 0), zeros, NONE)
+        return scores, xp.zeros((sentences, width, time), "int32"), finished
+
+    def extend(
+        self, length: Any, chosen: Chosen, prefixes: Any, finished: Finished
+    ) -> tuple[Any, Any, Any, Any, Finished]:
+        """Return what follows a step after which hypotheses have `length` tokens.
+
+        These are the tokens to read, the rows whose states follow, and what `start` returns. A
+        token without an open hypothesis is padding, id 0.
+        """
+        xp, (totals, ids, parents) = self.xp, chosen
+        totals = xp.where(xp.arange(xp.shape(totals)[1]) < self.beam[:, None], totals, NONE)
+        rows = _rows(xp, parents, totals)
+        is_last = xp.arange(xp.shape(prefixes)[2]) == length - 1
+        prefixes = xp.where(is_last, ids[..., None], _taken(xp, prefixes, rows))
+
+        has_ended = ids == (-1 if self.eos_id is None else self.eos_id)
+        is_done = has_ended | (self.max_tokens[:, None] == length)
+        is_new = is_done & (totals > NONE)
+        new = Finished(
+            prefixes,
+            xp.where(has_ended, length - 1, length),
+            totals,
+            xp.where(is_new, self._normalized(totals, length), NONE),
+        )
+        pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
+        count = xp.shape(finished.scores)[1]
+        sort = functools.partial(np.argsort, stable=True) if xp is np else ops.argsort
+        best = sort(-pool.normalized_scores, axis=1)[:, :count]  # the first to finish, in a tie
+        best = _rows(xp, best, pool.scores)
+        finished = Finished(*(_taken(xp, part, best) for part in pool))
+
+        scores = xp.where(is_done, NONE, totals)
+        last = _rows(xp, self.n_best[:, None] - 1, finished.scores)
+        worst = _taken(xp, finished.normalized_scores, last)
+        # Scores only fall, and length helps most at the limit.
+        highest = xp.max(scores, axis=1, keepdims=True)
+        bound = self._normalized(highest, self.max_tokens[:, None])
+        scores = xp.where(bound <= worst, NONE, scores)
+        return xp.where(scores > NONE, ids, 0), rows, scores, prefixes, finished
+
+    def _normalized(self, scores: Any, lengths: Any) -> Any:
+        # A negative power underflows to 0, where a positive one would be infinite; -inf * 0 is nan.
+        factor = self.xp.power(lengths, -self.length_normalization[:, None])
+        return self.xp.where(scores > NONE, self.xp.maximum(scores, -1e300) * factor, NONE)
+
+
+def _rows(xp: Any, columns: Any, of: Any) -> Any:
+    """Return where the `columns` of each row of `of` are if all of them form one axis."""
+    count, width = xp.shape(of)[:2]
+    return xp.arange(count)[:, None] * width + columns
+
+
+def _taken(xp: Any, of: Any, rows: Any) -> Any:
+    """Return elements of `of`, by rows as from `_rows`."""
+    return xp.take(xp.reshape(of, (-1, *xp.shape(of)[2:])), rows, axis=0)
+
+
+def _likeliest(totals: np.ndarray, count: int) -> Chosen:
+    """Return the `count` highest of `totals`, `(sentences, hypotheses, words)`.
+
+    Ties go to the lower word, then to the likelier hypothesis.
+    """
+    highest = totals.max(axis=1)
+    check_highest(highest.max())
+    # `count` words reach `least`, so nothing below is needed; few entries remain to be sorted.
+    least: Any = NONE
+    if count < highest.shape[1]:
+        least = np.partition(highest, -count, axis=1)[:, -count, None, None]
+    sentences, parents, ids = np.nonzero((totals >= least) & (totals > NONE))
+    values = totals[sentences, parents, ids]
+    order = np.lexsort((parents, ids, -values, sentences))
+    rank = np.arange(len(order)) - np.searchsorted(sentences, sentences)
+    order, rank = order[rank < count], rank[rank < count]
+    places = sentences[order], rank
+    chosen = [np.full((len(totals), count), empty) for empty in (NONE, 0, 0)]
+    for part, found in zip(chosen, (values, ids, parents)):
+        part[places] = found[order]
+    return chosen[0], chosen[1], chosen[2]
+
+
+def likeliest_words(logits: Any, count: Any, excluded_ids: Collection[int]) -> tuple[Any, Any]:
+    """Return log-probabilities, float64, and ids of the `count` likeliest words of each row.
+
+    Of equal ones, the lower ids. `logits` are float32 `(rows, words)`.
+    """
+    highest = ops.max(logits, axis=-1, keepdims=True)
+    sums = ops.sum(ops.exp(logits - highest), axis=-1, keepdims=True)
+    is_excluded = np.isin(range(logits.shape[-1]), [*excluded_ids])
+    if is_excluded.any():
+        logits = ops.where(is_excluded, NONE, logits)
+    # float64: float32 makes ties of logits that differ.
+    likeliest, ids = _top_k(logits, count)
+    highest, sums, likeliest = (ops.cast(x, "float64") for x in (highest, sums, likeliest))
+    return likeliest - highest - ops.log(sums), ids
+
+
+def _top_k(values: Any, count: Any) -> tuple[Any, Any]:
+    """Return `ops.top_k`, which is slow for many columns, of those blocks that have the highest."""
+    columns = values.shape[-1]
+    blocks = -(-columns // BLOCK)
+    if not isinstance(count, int) or blocks < 2 * count:
+        return ops.top_k(values, count)
+    if missing := blocks * BLOCK - columns:
+        values = ops.pad(values, [(0, 0), (0, missing)], constant_values=NONE)
+    values = ops.reshape(values, (-1, blocks, BLOCK))
+    best = ops.sort(ops.top_k(ops.max(values, axis=-1), count)[1], axis=-1)
+    inside = _taken(ops, values, _rows(ops, best, values))
+    highest, place = ops.top_k(ops.reshape(inside, (-1, count * BLOCK)), count)
+    chosen = _taken(ops, best, _rows(ops, place // BLOCK, best))
+    return highest, chosen * BLOCK + place % BLOCK
+
+
+def search_in_graph(
+    search: Search,
+    step: Callable[[Any, Any], tuple[Any, Any, Any]],
+    states: list[Any],
+    first_ids: Any,
+    *,
+    is_running: Any = True,
+) -> tuple[Finished, Any]:
+    """Return what `beam_search` finds, inside a function that TensorFlow compiles.
+
+    `step` returns what `likeliest_words` does for the widest beam, and the new states; `first_ids`
+    are `(sentences,)`. With what is finished comes a number that is nan if a log-probability was.
+    """
+    scores, prefixes, finished = search.start(is_running)
+    tokens = ops.zeros_like(prefixes[..., 0]) + first_ids[:, None]
+    every_row = _rows(ops, ops.zeros_like(tokens), finished.scores[:, :1])
+
+    def body(
+        length: Any, tokens: Any, states: Any, scores: Any, prefixes: Any, finished: Any, total: Any
+    ) -> Any:
+        log_p, ids, states = step(ops.reshape(tokens, (-1, 1)), states)
+        width, count, before = ops.shape(scores)[1], ops.shape(ids)[1], ops.reshape(scores, (-1, 1))
+        log_p = ops.where(before > NONE, before + log_p, NONE)
+        total += ops.sum(ops.where(before > NONE, log_p[:, :1], 0))
+
+        # Those of a sentence in one row: the lower word first, then the likelier hypothesis.
+        totals, ids = (ops.reshape(each, (-1, width * count)) for each in (log_p, ids))
+        parents = ops.arange(width * count) // count
+        order = _rows(ops, ops.argsort(ids * width + parents, axis=1), ids)
+        totals, columns = ops.top_k(_taken(ops, totals, order), width)
+        taken = _taken(ops, order, _rows(ops, columns, ids))
+        chosen = totals, _taken(ops, ids, taken), taken // count % width
+        tokens, rows, *kept = search.extend(length + 1, chosen, prefixes, finished)
+        states = [ops.take(state, ops.reshape(rows, (-1,)), axis=0) for state in states]
+        return length + 1, tokens, states, *kept, total
+
+    def like(carry: Any, new: Any) -> Any:
+        for old, each in zip(keras.tree.flatten(carry), keras.tree.flatten(new)):
+            each.set_shape(old.shape)
+        return new
+
+    states = [ops.take(state, ops.reshape(every_row, (-1,)), axis=0) for state in states]
+    total = ops.zeros((), "float64")
+    start = (ops.zeros((), "int32"), tokens, states, scores, prefixes, finished, total)
+    *_, finished, total = ops.while_loop(
+        lambda length, tokens, states, scores, *_: ops.any(scores > NONE),
+        lambda *carry: like(carry, body(*carry)),
+        start,
+    )
+    return finished, total
 
 
 @functools.cache
-def likeliest_words(beam: int, excluded_ids: tuple[int, ...]) -> Question:
-    """Return a question on TensorFlow that is answered with `Candidates` and the new states.
+def _search_question(
+    beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int, ...]
+) -> Question:
+    """Return a question on TensorFlow that is answered with the `Finished` of a whole search.
 
-    So that Python does not look at all words of each hypothesis at each step.
+    A segment has the `states` of each sentence, or its `source`; `first_ids` and `max_tokens`,
+    int32, and `length_normalization`, float64, all `(sentences, 1)`.
     """
 
-    def likeliest(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
-        states = [*segment["constants"], *segment["states"]]
-        logits, states = graph.logits(segment["tokens"], states)
-        logits = ops.cast(logits[:, -1], "float32")
-        highest = ops.max(logits, axis=-1, keepdims=True)
-        sums = ops.sum(ops.cast(ops.exp(logits - highest), "float64"), axis=-1, keepdims=True)
-        is_excluded = np.isin(range(logits.shape[-1]), excluded_ids)
-        # float64: float32 makes ties of logits that differ.
-        values, ids = ops.top_k(ops.where(is_excluded, -np.inf, logits), beam)
-        values = ops.cast(values, "float64") - ops.cast(highest, "float64") - ops.log(sums)
-        return {"log_p": values, "ids": ids, "states": states}
+    def question(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+        names = ("first_ids", "max_tokens", "length_normalization")
+        first_ids, limits, normalization = (segment[name][:, 0] for name in names)
+        zeros = ops.zeros_like(first_ids)
+        search = Search(
+            xp=ops, beam=zeros + beam, n_best=zeros + n_best, length_normalization=normalization,
+            max_tokens=limits, eos_id=eos_id,
+        )  # fmt: skip
+        count = graph.constants
+        # All hypotheses of a sentence share what was read of its source.
+        constants = [ops.repeat(part, beam, axis=0) for part in segment["states"][:count]]
 
-    return likeliest
+        def step(tokens: Any, states: Any) -> tuple[Any, Any, Any]:
+            logits, states = graph.logits(tokens, [*constants, *states])
+            logits = ops.cast(logits[:, -1], "float32")
+            return *likeliest_words(logits, beam, excluded_ids), states
+
+        finished, total = search_in_graph(search, step, segment["states"][count:], first_ids)
+        return {**finished._asdict(), "total": total}
+
+    return question
+
+
+def compiled_search(
+    model: LanguageModel,
+    segment: dict[str, Any],
+    *,
+    first_ids: np.ndarray,
+    beam: int,
+    max_tokens: int | np.ndarray,
+    eos_id: int | None,
+    n_best: int = 1,
+    length_normalization: float = 0.0,
+    excluded_ids: Collection[int] = (),
+) -> list[list[Hypothesis]]:
+    """Return what `beam_search` finds, on TensorFlow by one call of a compiled function.
+
+    `segment` holds the `states` of each sentence, or the `source`.
+    """
+    reader = reader_of(model, _search_question(beam, n_best, eos_id, tuple(excluded_ids)))
+    limits = np.full(first_ids.shape, max_tokens, "int32")
+    normalization = np.full(first_ids.shape, float(length_normalization))
+    names = ("first_ids", "max_tokens", "length_normalization")
+    columns = (first_ids.astype("int32"), limits, normalization)
+    segment = segment | {name: column[:, None] for name, column in zip(names, columns)}
+    answer = reader.predict_on_batch(segment)
+    check_logits(answer.pop("total"))
+    return Finished(**answer).hypotheses(limits)
 
 
 @checked
@@ -211,8 +476,6 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
         results = [member(tokens, state) for member, state in zip(steps, states, strict=True)]
         if len(results) == 1:
             [(row, state)] = results
-            if isinstance(row, Candidates):
-                return row, [state]
             return ops.convert_to_numpy(row), [state]
         rows = [ops.convert_to_numpy(row).astype(np.float64) for row, _ in results]
         if len({row.shape for row in rows}) > 1:
@@ -223,76 +486,11 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
     return step
 
 
-@dataclasses.dataclass
-class _Sentence:
-    """The hypotheses of one sentence: open ones, likeliest first, and the best finished ones."""
-
-    request: Translating
-    limit: int  # of its tokens
-    eos_id: int | None
-    excluded_ids: list[int]
-    prefixes: list[tuple[int, ...]] = dataclasses.field(default_factory=lambda: [()])
-    scores: list[float] = dataclasses.field(default_factory=lambda: [0.0])  # of the prefixes
-    finished: list[Hypothesis] = dataclasses.field(default_factory=list)
-
-    def extend(
-        self, log_probabilities: np.ndarray, word_ids: np.ndarray | None
-    ) -> tuple[list[int], list[int]]:
-        """Extend the open hypotheses; return, for those open now, the parents and the last ids.
-
-        `word_ids` are those of the columns in each row, by default all in their order.
-        """
-        totals = log_probabilities[: len(self.prefixes)].astype(np.float64)
-        totals += np.array(self.scores)[:, None]
-        if word_ids is None:
-            totals[:, self.excluded_ids] = -np.inf
-            parents, columns = _likeliest(totals, self.request.beam)
-            ids = columns
-        else:
-            check_highest(totals.max())
-            parents, columns = np.nonzero(totals > -np.inf)
-            ids = word_ids[parents, columns]
-            order = np.lexsort((parents, ids, -totals[parents, columns]))[: self.request.beam]
-            parents, columns, ids = parents[order], columns[order], ids[order]
-        length = len(self.prefixes[0]) + 1
-        extended = []
-        scores = totals[parents, columns].tolist()
-        for parent, token, score in zip(parents.tolist(), ids.tolist(), scores):
-            prefix, ended = self.prefixes[parent], token == self.eos_id
-            if ended or length == self.limit:
-                words = prefix if ended else (*prefix, token)
-                normalized_score = self._normalized(score, length)
-                self.finished.append(Hypothesis(words, score, normalized_score, ended))
-            else:
-                extended.append((parent, token, (*prefix, token), score))
-        self.finished.sort(key=lambda hypothesis: -hypothesis.normalized_score)  # stable
-        del self.finished[self.request.n_best :]
-        if extended and len(self.finished) == self.request.n_best:
-            # Scores only fall, and length helps most at the limit.
-            bound = self._normalized(extended[0][-1], self.limit)
-            if bound <= self.finished[-1].normalized_score:
-                extended = []
-        self.prefixes = [prefix for *_, prefix, _ in extended]
-        self.scores = [score for *_, score in extended]
-        return [parent for parent, *_ in extended], [token for _, token, *_ in extended]
-
-    def _normalized(self, score: float, length: int) -> float:
-        # A negative power underflows to 0 where a positive one would be an OverflowError.
-        return score * float(length) ** -self.request.length_normalization
-
-
-def _likeliest(totals: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and columns of the `count` highest of `totals` that are not -inf, best first.
-
-    Ties go to the lower column, then to the lower row.
-    """
-    highest = totals.max(axis=0)
-    check_highest(highest.max())
-    # `count` columns reach `least`, so nothing below is needed; few entries remain to be sorted.
-    least = np.partition(highest, -count)[-count] if count < len(highest) else -np.inf
-    rows, columns = np.nonzero((totals >= least) & (totals > -np.inf))
-    order = np.lexsort((rows, columns, -totals[rows, columns]))[:count]
-    return rows[order], columns[order]
+def check_logits(value: float) -> None:
+    """Raise `ValueError` unless `value`, the highest of a model's logits, is finite."""
+    if not math.isfinite(value):
+        way_out = "Train it again with a smaller learning_rate."
+        raise ArgumentError("model", f"must compute finite logits. Received: {value}. {way_out}")
 
 
 def check_highest(value: float) -> None:

@@ -13,11 +13,16 @@ from dualnet._checks import ArgumentError
 from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel
-from dualnet.builders.reader import reader_of
 from dualnet.builders.sharing import predict
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
-from dualnet.generation.beam import Candidates, Hypothesis, Step, beam_search, likeliest_words
+from dualnet.generation.beam import (
+    Hypothesis,
+    Step,
+    beam_search,
+    check_logits,
+    compiled_search,
+)
 from dualnet.generation.blocks import blocks
 from dualnet.requests import Beaming, Drawing
 from dualnet.text import EOS, UNK, Tokenizer
@@ -151,13 +156,6 @@ def read(model: LanguageModel, streams: list[np.ndarray]) -> tuple[np.ndarray, l
     return logits, states
 
 
-def check_logits(value: float) -> None:
-    """Raise `ValueError` unless `value`, the highest of a model's logits, is finite."""
-    if not math.isfinite(value):
-        way_out = "Train it again with a smaller learning_rate."
-        raise ArgumentError("model", f"must compute finite logits. Received: {value}. {way_out}")
-
-
 def draw(
     scores: np.ndarray,
     random: np.random.Generator,
@@ -202,21 +200,15 @@ def likeliest_continuations(
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of `beam_search` after each of `streams`, of at least one id each."""
     settings = request.given(Beaming.names())
-    step = language_model_step(model)
-    if keras.backend.backend() == "tensorflow":
-        step = _step_of_candidates(model, settings["beam"], excluded(model, request))
+    settings |= {"max_tokens": request.max_tokens, "eos_id": model.vocabulary.eos_id}
+    settings["excluded_ids"] = excluded(model, request)
 
     def search(batch: list[int]) -> list[list[Hypothesis]]:
+        how = {**settings, "first_ids": np.array([streams[i][-1] for i in batch])}
         _, states = read(model, [streams[i][:-1] for i in batch])
-        return beam_search(
-            step,
-            states,
-            first_ids=np.array([streams[i][-1] for i in batch]),
-            max_tokens=request.max_tokens,
-            eos_id=model.vocabulary.eos_id,
-            excluded_ids=excluded(model, request),
-            **settings,
-        )
+        if keras.backend.backend() == "tensorflow":
+            return compiled_search(model, {"states": states}, **how)
+        return beam_search(language_model_step(model), states, **how)
 
     return _in_batches(search, streams, max(1, ROWS // settings["beam"]))
 
@@ -234,18 +226,6 @@ def language_model_step(model: LanguageModel) -> Step:
         check_logits(highest.max())
         logits -= highest
         return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)), states
-
-    return step
-
-
-def _step_of_candidates(model: LanguageModel, beam: int, excluded_ids: list[int]) -> Step:
-    reader = reader_of(model, likeliest_words(beam, tuple(excluded_ids)))
-
-    def step(tokens: np.ndarray, states: Any) -> tuple[Candidates, list[np.ndarray]]:
-        segment = {"tokens": tokens, "constants": [], "states": states}
-        answer = reader.predict_on_batch(segment)
-        check_logits(answer["log_p"].max())
-        return Candidates(answer["log_p"], answer["ids"]), answer["states"]
 
     return step
 

@@ -14,14 +14,13 @@ from dualnet._fields import documented
 from dualnet.builders import TranslationModel
 from dualnet.builders.bucketing import bucket_length
 from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Question, reader_of
+from dualnet.builders.reader import reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.generation.beam import (
-    Candidates,
     Step,
     beam_search,
+    compiled_search,
     ensemble_step,
-    likeliest_words,
 )
 from dualnet.requests import Beaming, Translating
 from dualnet.text.plain_text import check_text
@@ -171,25 +170,24 @@ def translations(
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     translated = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
-    excluded_ids = () if request.allow_unknown else tuple(target.unknown_ids)
-    question: Question = _next_words
-    if len(models) == 1 and keras.backend.backend() == "tensorflow":
-        question = likeliest_words(beam, excluded_ids)
+    excluded_ids = () if request.allow_unknown else target.unknown_ids
+    is_compiled = len(models) == 1 and keras.backend.backend() == "tensorflow"
     for batch in batches_by_length(order, lengths, rows=max(1, ROWS // beam), beam=beam):
-        started = [
-            _begin(one, [of_model[i] for i in batch], beam, question)
-            for one, of_model in zip(models, ids)
-        ]
-        limits = [request.max_tokens or 2 * lengths[i] + 10 for i in batch]
-        hypotheses = beam_search(
-            ensemble_step([step for step, _ in started]),
-            [states for _, states in started],
-            first_ids=np.full(len(batch), target.eos_id),
-            max_tokens=np.array(limits),
-            eos_id=target.eos_id,
-            excluded_ids=excluded_ids,
+        sources = [[of_model[i] for i in batch] for of_model in ids]
+        settings = {
+            "first_ids": np.full(len(batch), target.eos_id),
+            "max_tokens": np.array([request.max_tokens or 2 * lengths[i] + 10 for i in batch]),
+            "eos_id": target.eos_id,
+            "excluded_ids": excluded_ids,
             **request.given(Beaming.names()),
-        )
+        }
+        if is_compiled:
+            segment = {"source": padded(sources[0])}
+            hypotheses = compiled_search(models[0], segment, **settings)
+        else:
+            started = [_begin(one, of_model, beam) for one, of_model in zip(models, sources)]
+            steps, states = zip(*started)
+            hypotheses = beam_search(ensemble_step(steps), list(states), **settings)
         for i, several in zip(batch, hypotheses):
             translated[i] = [Translation(target.decode(one.ids), **vars(one)) for one in several]
     return translated
@@ -258,12 +256,12 @@ def _next_words(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
 
 
 def _begin(
-    model: TranslationModel, sources: Sequence[np.ndarray], beam: int, question: Question
+    model: TranslationModel, sources: Sequence[np.ndarray], beam: int
 ) -> tuple[Step, list[np.ndarray]]:
     """Return the step of `beam_search` for these sources, and the states that it begins in."""
     source = ops.convert_to_tensor(padded(sources))
     states = reader_of(model, _first_states).predict_on_batch({"source": source})["states"]
-    reader, count = reader_of(model, question), model.graph.constants
+    reader, count = reader_of(model, _next_words), model.graph.constants
     # All hypotheses of a sentence share what was read of its source.
     constants = [
         ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in states[:count]
@@ -275,8 +273,6 @@ def _begin(
         answer = reader.predict_on_batch(
             {"tokens": tokens, "constants": constants, "states": states}
         )
-        if "ids" in answer:
-            return Candidates(answer["log_p"], answer["ids"]), answer["states"]
         return answer["log_p"], answer["states"]
 
     return step, states[count:]

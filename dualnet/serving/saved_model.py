@@ -9,7 +9,6 @@ import tensorflow as tf
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import SOURCE
 from dualnet.serving import requests, translator_endpoints
-from dualnet.serving.beam import largest
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.learning import Memories
@@ -145,7 +144,7 @@ def _likeliest(
     """
     limits = f"at least 1 and at most the number of words, {reader.words}"
     k = requests.after([requests.in_range("k", k, 1, reader.words, limits)], {"k": k})["k"]
-    width = largest(k)
+    width = keras.ops.max(k, initial=1)
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
     within = tf.range(width) < k[:, None]
     answer = {

@@ -3,10 +3,11 @@
 from typing import Any
 
 import tensorflow as tf
+from keras import ops
 
 from dualnet.builders import TranslationModel
+from dualnet.generation.beam import NONE, Finished, Search, likeliest_words, search_in_graph
 from dualnet.serving import requests
-from dualnet.serving.beam import Hypotheses, beam_search, largest
 from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.served_reader import ServedReader
 
@@ -38,20 +39,27 @@ def endpoints(
         settings = checked(inputs, reader.words, bound)
         limits, default = settings["max_tokens"], tf.minimum(2 * inputs["lengths"] + 10, bound)
         settings["max_tokens"] = tf.where(limits > 0, limits, default)
-        count, width = len(reader.constants), largest(settings["beam"])
+        penalty = settings["length_normalization"]
+        settings["length_normalization"] = tf.cast(penalty, tf.float64)
+        count, width = len(reader.constants), ops.max(settings["beam"], initial=1)
         # All hypotheses of a sentence share what was read of its source.
         constants = [tf.repeat(part, width, axis=0) for part in encoded[:count]]
 
-        def step(tokens: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+        excluded_ids = model.vocabulary.unknown_ids
+
+        def step(tokens: Any, states: list[Any]) -> tuple[Any, Any, list[Any]]:
             logits, states = reader.advance(tokens, [*constants, *states])
-            return tf.nn.log_softmax(logits[:, -1]), states
+            return *likeliest_words(logits[:, -1], width, excluded_ids), states
 
         running, eos_id = inputs["lengths"] > 0, model.vocabulary.require_eos()
-        excluded_ids = model.vocabulary.unknown_ids
-        hypotheses = beam_search(
-            step, encoded[count:], running, settings, eos_id=eos_id, excluded_ids=excluded_ids
+        finished, _ = search_in_graph(
+            Search(xp=ops, eos_id=eos_id, **settings),
+            step,
+            encoded[count:],
+            tf.fill(tf.shape(running), eos_id),
+            is_running=running,
         )
-        return _outputs(hypotheses, eos_id)
+        return _outputs(finished, settings["n_best"], eos_id)
 
     settings = {name: spec(name, dtype) for name, dtype in SETTINGS.items()}
     return {"encode": (encode, dict(IDS)), "translate": (translate, {**IDS, **settings})}
@@ -78,13 +86,15 @@ def checked(inputs: Tensors, words: int, bound: int) -> Tensors:
     return requests.after(checks, settings)
 
 
-def _outputs(hypotheses: Hypotheses, eos_id: int) -> Tensors:
+def _outputs(finished: Finished, n_best: Any, eos_id: int) -> Tensors:
     """Return the answer of `translate`; `<eos>` and 0 stand where there is no hypothesis."""
-    there = tf.math.is_finite(hypotheses.normalized_scores)
-    lengths = tf.where(there, hypotheses.lengths, 0)
+    is_wanted = tf.range(tf.shape(finished.lengths)[1]) < n_best[:, None]
+    there = is_wanted & (finished.normalized_scores > NONE)
+    lengths = tf.where(there, finished.lengths, 0)
     longest = tf.reduce_max(tf.concat([tf.reshape(lengths, (-1,)), [0]], axis=0))
-    ids = tf.where(there[..., None], hypotheses.ids, eos_id)[..., :longest]
-    scores = {"scores": hypotheses.scores, "normalized_scores": hypotheses.normalized_scores}
+    ids = finished.ids[..., :longest]
+    ids = tf.where(tf.sequence_mask(lengths, longest), ids, eos_id)
+    scores = {"scores": finished.scores, "normalized_scores": finished.normalized_scores}
     return {
         "ids": ids,
         "lengths": lengths,
