@@ -260,6 +260,24 @@ def test_a_long_text_among_short_ones_changes_nothing(model):
     lists = dualnet.translate(model, {"en": texts}, column="en", n_best=2, **settings)
     assert [of_text[0] for of_text in lists] == several and len(lists[0]) == 2
     assert dualnet.translate(model, texts[0], n_best=2, **settings) == lists[0]
+
+
+def test_each_translation_is_told_as_soon_as_it_is_found(model):
+    texts, told = ["1 2 3", "", "7"], []
+
+    def tell(text, *position):
+        told.append((text, *position))
+        if len(told) == 4:
+            raise InterruptedError
+
+    found = dualnet.translate(model, texts, on_text=tell)
+    assert {i: text for text, i in told} == dict(enumerate(found)) and len(told) == 3
+    with pytest.raises(InterruptedError):
+        dualnet.translate(model, "9", on_text=tell)
+    assert told[3] == (dualnet.translate(model, "9"),)
+    told.clear()
+    several = dualnet.translate(model, ["7"], n_best=2, on_text=tell)
+    assert told == [(several[0], 0)] and len(several[0]) == 2
     with pytest.raises(dualnet.ArgumentError, match="`texts` must be texts, or a table"):
         dualnet.translate(model, {"en": texts})
 

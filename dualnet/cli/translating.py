@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from dualnet.requests import Translating
 from dualnet.runs import Run
 
 FORMATS = ("text", "moses")
+LINES = 256  # that are translated and shown together
 PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
 
 
@@ -56,19 +58,30 @@ def translate(options: Translate) -> None:
     generation = quietly("dualnet.generation")
     models = [run.model() for run in runs]
     settings = Translating.fields_of(options.arguments())
-    translated = generation.translations(models, texts, **settings)
-    if options.plot is not None:
-        _plot(Path(options.plot), models[0], texts, [best for best, *_ in translated])
-    if options.output is None:
-        _show(options, texts, translated, settings)
-        return
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        _show(options, texts, translated, settings)
-    write_whole(options.output, shown.getvalue())
+    count = len(texts) or 1
+    # Text appears as it is found; what is one whole is translated whole.
+    if options.plot is options.output is None and not options.json:
+        count = LINES
+    for first in range(0, len(texts) or 1, count):
+        some = texts[first : first + count]
+        translated = generation.translations(models, some, **settings)
+        if options.plot is not None:
+            _plot(Path(options.plot), models[0], texts, [best for best, *_ in translated])
+        if options.output is None:
+            _show(options, some, translated, settings, first)
+            sys.stdout.flush()
+        else:
+            with contextlib.redirect_stdout(io.StringIO()) as shown:
+                _show(options, some, translated, settings, first)
+            write_whole(options.output, shown.getvalue())
 
 
 def _show(
-    options: Translate, texts: list[str], translated: list[Any], settings: dict[str, Any]
+    options: Translate,
+    texts: list[str],
+    translated: list[Any],
+    settings: dict[str, Any],
+    first: int,
 ) -> None:
     """Print the translations as text, as an n-best list of Moses or as JSON."""
     if options.json:
@@ -80,7 +93,7 @@ def _show(
         shown = {name: settings[name] for name in ("beam", "length_normalization")}
         report(options, {"texts": rows, **shown})
         return
-    for number, several in enumerate(translated):
+    for number, several in enumerate(translated, first):
         for each in several:
             line = " ".join(each.text.splitlines())  # one line for each, always
             if options.format == "moses":

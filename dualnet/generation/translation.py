@@ -1,14 +1,14 @@
 """Translation: texts encoded by an encoder-decoder, and decoded by beam search."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import TranslationModel
@@ -54,6 +54,7 @@ class Translation:
     ended: bool
 
 
+EMPTY = Translation("", 0.0, 0.0, (), ended=True)
 Models = TranslationModel | Sequence[TranslationModel]
 
 
@@ -77,12 +78,14 @@ def translate(
 ) -> Results[list[str]]: ...
 
 
+@checked
 def translate(
     model: Models,
     texts: Any,
     *,
     n_best: int | None = None,
     column: str | None = None,
+    on_text: Callable[..., object] | None = None,
     **settings: Any,
 ) -> str | list[str] | Results[str] | Results[list[str]]:
     """Return the translation of each text; an empty text gives an empty one.
@@ -96,6 +99,8 @@ def translate(
             likeliest first; `translations` also has their scores.
         column: str. Name of the column that holds the texts, if `texts` is a table: a DataFrame or
             a dict of columns.
+        on_text: Function that is called with the translation of each text as soon as it is found,
+            those of short texts first, and with the position of the text if there are several.
         **settings: `beam` (default 5), `length_normalization` (1.0), `max_tokens` and
             `allow_unknown`, as for `translations`.
 
@@ -116,10 +121,12 @@ def translate(
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215
     """
     given, labels, is_one = texts_of("texts", texts, column)
-    several = translations(model, given, n_best=1 if n_best is None else n_best, **settings)
-    lines: list[Any] = [[each.text for each in of_text] for of_text in several]
-    if n_best is None:
-        lines = [best for [best] in lines]
+    request = Translating.of({"n_best": 1 if n_best is None else n_best, **settings})
+    lines: list[Any] = [None] * len(given)
+    for i, several in _translated(model, given, request):
+        lines[i] = several[0].text if n_best is None else [each.text for each in several]
+        if on_text is not None:
+            on_text(lines[i], *[i] * (not is_one))
     return lines[0] if is_one else TextResults(lines, labels)
 
 
@@ -156,9 +163,16 @@ def translations(
     >>> len(found)
     3
     """
-    models = list(model) if isinstance(model, Sequence) else [model]
     texts = texts_of("texts", texts).texts
-    request = Translating.of(settings)
+    found = dict(_translated(model, texts, Translating.of(settings)))
+    return [found[i] for i in range(len(texts))]
+
+
+def _translated(
+    model: Models, texts: Sequence[str], request: Translating
+) -> Iterator[tuple[int, list[Translation]]]:
+    """Yield the position of each text and its translations, as soon as they are found."""
+    models = list(model) if isinstance(model, Sequence) else [model]
     beam = request.beam
     check_translators(models)
     target = models[0].vocabulary
@@ -169,7 +183,7 @@ def translations(
     ]
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
-    translated = [[Translation("", 0.0, 0.0, (), ended=True)] for _ in texts]
+    yield from ((i, [EMPTY]) for i, length in enumerate(lengths) if not length)
     excluded_ids = () if request.allow_unknown else target.unknown_ids
     is_compiled = len(models) == 1 and keras.backend.backend() == "tensorflow"
     for batch in batches_by_length(order, lengths, rows=max(1, ROWS // beam), beam=beam):
@@ -189,8 +203,7 @@ def translations(
             steps, states = zip(*started)
             hypotheses = beam_search(ensemble_step(steps), list(states), **settings)
         for i, several in zip(batch, hypotheses):
-            translated[i] = [Translation(target.decode(one.ids), **vars(one)) for one in several]
-    return translated
+            yield i, [Translation(target.decode(one.ids), **vars(one)) for one in several]
 
 
 def check_translators(models: Sequence[Any]) -> None:
