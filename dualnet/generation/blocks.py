@@ -23,7 +23,9 @@ from dualnet.layers import (
 )
 from dualnet.requests import Drawing
 
-BLOCK = 16  # tokens: a call of the compiled function costs as much as one of them
+# Tokens of a block: a call of the compiled function costs as much as ten of them.
+BLOCK = 64
+PIECE = 16  # where each piece of the text is awaited
 
 LONG = 100  # tokens of a text for which XLA compiles the whole block, in about half a second
 PLAIN = (
@@ -43,8 +45,9 @@ def blocks(
     stop_id: int | None,
     seen: list[set[int]],
     ended: list[bool],
+    size: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the next ids of all rows, as `sampling.draw` draws them, `(rows, BLOCK)` or fewer.
+    """Yield the next ids of all rows, as `sampling.draw` draws them, `(rows, size)` or fewer.
 
     With them come the highest logits that they were drawn from. What comes after the `stop_id` of
     a row means nothing. `seen` are the ids that `repetition_penalty` is for, and `ended` the rows
@@ -68,11 +71,11 @@ def blocks(
     segment: dict[str, Any] = {
         name: np.full((rows, 1), float(value)) for name, value in settings.items()
     }
-    for first in range(0, request.max_tokens, BLOCK):
-        steps = min(BLOCK, request.max_tokens - first)
+    for first in range(0, request.max_tokens, size):
+        steps = min(size, request.max_tokens - first)
         segment |= {"logits": logits, "states": states, "steps": np.full((rows, 1), steps, "int32")}
         segment["ended"] = np.array(ended)[:, None]
-        segment["randoms"] = np.stack([random.random(BLOCK) for random in randoms])
+        segment["randoms"] = np.stack([random.random(size) for random in randoms])
         if request.repetition_penalty != 1:
             segment["seen"] = np.zeros(logits.shape, bool)
             for row, ids in zip(segment["seen"], seen):
@@ -101,6 +104,7 @@ def _draw_block(
 
     def draw_block(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
         words = segment["logits"].shape[-1]
+        randoms, steps = segment["randoms"], segment["steps"]
         is_excluded = np.isin(range(words), excluded_ids)
         is_sorted = is_nucleus or (top_k is not None and top_k < words)
         settings = [segment[name] for name in ("temperature", "top_p", "least", "penalty")]
@@ -133,9 +137,9 @@ def _draw_block(
         draw = draw if is_sorted else compiled(draw)
 
         def step(i: Any, carry: Any, running: Any, seen: Any, results: Any) -> Any:
-            random = ops.take(segment["randoms"], [i], axis=1)
+            random = ops.take(randoms, [i], axis=1)
             drawn, highest = draw(carry[0], random, *seen)
-            is_now = ops.arange(BLOCK) == i
+            is_now = ops.arange(ops.shape(randoms)[1]) == i
             results = [
                 ops.where(is_now, new[:, None], old) for new, old in zip((drawn, highest), results)
             ]
@@ -148,7 +152,6 @@ def _draw_block(
                 new.set_shape(old.shape)
             return i + 1, new_carry, running, seen, results
 
-        randoms, steps = segment["randoms"], segment["steps"]
         _, carry, _, _, (ids, highest) = ops.while_loop(
             lambda i, carry, running, *_: (i < steps[0, 0]) & ops.any(running),
             step,

@@ -23,7 +23,7 @@ from dualnet.generation.beam import (
     check_logits,
     compiled_search,
 )
-from dualnet.generation.blocks import blocks
+from dualnet.generation.blocks import BLOCK, PIECE, blocks
 from dualnet.requests import Beaming, Drawing
 from dualnet.text import EOS, UNK, Tokenizer
 from dualnet.text.plain_text import check_text
@@ -36,7 +36,7 @@ def continuations(
     streams: list[np.ndarray],
     request: Drawing,
     *,
-    ends: Callable[[np.ndarray, list[int]], bool] = lambda stream, drawn: False,
+    ends: Callable[[np.ndarray, list[int]], bool] | None = None,
     on_tokens: Callable[[int, list[int], bool], None] | None = None,
 ) -> list[list[int]]:
     """Return the ids that are drawn after each of `streams`, which has its own generator.
@@ -49,6 +49,7 @@ def continuations(
     stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
     first = 0 if model.vocabulary.eos_id is None else 1  # after the `<eos>` that texts begin after
     draw_in = blocks if keras.backend.backend() == "tensorflow" else _single_tokens
+    size = PIECE if ends or on_tokens else BLOCK
 
     def continue_batch(batch: list[int]) -> list[list[int]]:
         drawn: list[list[int]] = [[] for _ in batch]
@@ -59,6 +60,7 @@ def continuations(
             model, request, logits, states,
             randoms=[np.random.default_rng([seed, i]) for i in batch],
             excluded_ids=excluded(model, request), stop_id=stop_id, seen=seen, ended=ended,
+            size=size,
         )  # fmt: skip
         for ids, highest in drawn_ids:
             for row, i in enumerate(batch):
@@ -70,7 +72,8 @@ def continuations(
                         drawn[row].append(word_id)
                         seen[row].add(word_id)
                     is_last = len(drawn[row]) == request.max_tokens
-                    ended[row] = word_id == stop_id or is_last or ends(streams[i], drawn[row])
+                    ended[row] = word_id == stop_id or is_last
+                    ended[row] |= ends is not None and ends(streams[i], drawn[row])
                     if ended[row]:
                         break
                 if on_tokens is not None:
@@ -93,6 +96,7 @@ def _single_tokens(
     stop_id: int | None,
     seen: list[set[int]],
     ended: list[bool],
+    size: int,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield what `blocks` does, one token at a time, without the loop inside the function."""
     how = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "min_p")}
