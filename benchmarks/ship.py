@@ -1,12 +1,15 @@
 """Makes a model that is shipped with dualnet from a trained RUN.
 
-Usage: python benchmarks/ship.py RUN NAME [--corpus FOLDER] [--rule RULE] [--set KEY=VALUE ...]
+Usage: python benchmarks/ship.py RUN NAME [--corpus FOLDER] [--text TEXT] [--genres FOLDER]
+       [--rule RULE] [--set KEY=VALUE ...]
 
 Writes zoo/pretrained/NAME, a RUN folder: the card, the tokeniser, the weights in float16,
 LICENSES_SOURCES, and results.json with the static and dynamic figures of these weights on valid
-and test: perplexity per token, and bits per byte of what is no `<unk>`. The text must be
-WikiText-2, prepared by benchmarks/prose.py; by default it is that of RUN. `--rule` and `--set` are
-those of dynamic evaluation. NAME is for example `dual_lstm.wikitext-2`.
+and test: perplexity per token, and bits per byte of what is no `<unk>`. TEXT says where the text
+comes from: "wikitext-2", prepared by benchmarks/prose.py, or "english". By default the text is read
+where RUN has read it. `--genres` has valid.genres and test.genres, a line for each document: the
+figures are then told by genre, too. `--rule` and `--set` are those of dynamic evaluation. NAME is
+for example `dual_lstm.wikitext-2`.
 """
 
 import dataclasses
@@ -34,28 +37,61 @@ from dualnet.training import versions
 
 LICENSES = "LICENSES_SOURCES"
 SAMPLE = 4_000  # characters of test, about, whose figures a test computes again
-MOST_BYTES = 5_000_000
+MOST_BYTES = 16_000_000
 NOTICE = """{name}: a language model trained by dualnet
 
 Text
-  WikiText-2, by Stephen Merity, Caiming Xiong, James Bradbury and Richard Socher (2016),
-  https://arxiv.org/abs/1609.07843, from articles of Wikipedia by their authors,
-  https://en.wikipedia.org. Licences: Creative Commons Attribution-ShareAlike 3.0 Unported
-  (CC BY-SA 3.0), https://creativecommons.org/licenses/by-sa/3.0/, and the GNU Free Documentation
-  License, https://www.gnu.org/licenses/fdl-1.3.html.
+{text}
 
 Changes
-  The marks of tokenisation were removed: " @-@ " and the like were joined, punctuation was put
-  back where writers put it, and blank lines were left out. The units of tokenizer.json were learnt
+{changes} The units of tokenizer.json were learnt
   from the text, and the weights were trained on it. results.json quotes the start of the test text.
 
 Licence of this folder
   The weights, the tokeniser and the quoted text are given under CC BY-SA 3.0.
 """
+CC = "https://creativecommons.org/licenses/"
+TEXTS = {
+    "wikitext-2": (
+        f"""\
+  WikiText-2, by Stephen Merity, Caiming Xiong, James Bradbury and Richard Socher (2016),
+  https://arxiv.org/abs/1609.07843, from articles of Wikipedia by their authors,
+  https://en.wikipedia.org. Licences: Creative Commons Attribution-ShareAlike 3.0 Unported
+  (CC BY-SA 3.0), {CC}by-sa/3.0/, and the GNU Free Documentation
+  License, https://www.gnu.org/licenses/fdl-1.3.html.""",
+        """\
+  The marks of tokenisation were removed: " @-@ " and the like were joined, punctuation was put
+  back where writers put it, and blank lines were left out.""",
+    ),
+    "english": (
+        f"""\
+  7,956 articles of the English Wikipedia by their authors, https://en.wikipedia.org, as of about
+  2012. Licence: Creative Commons Attribution-ShareAlike 3.0 Unported (CC BY-SA 3.0),
+  {CC}by-sa/3.0/.
+  18,882 articles of the English Wikinews by their authors, https://en.wikinews.org. Licence:
+  Creative Commons Attribution 2.5 Generic (CC BY 2.5), {CC}by/2.5/.
+  98 English novels of 1840 to 1920 of the European Literary Text Collection (ELTeC-eng),
+  https://github.com/COST-ELTeC/ELTeC-eng. The text is in the public domain; its markup, Creative
+  Commons Attribution 4.0 International (CC BY 4.0), {CC}by/4.0/.
+
+Views
+  The novels are of their time, and so are older sources of the articles. The model may repeat their
+  views on gender, religion and race.""",
+        """\
+  Markup was removed: a paragraph is a line, and a blank line ends a document.""",
+    ),
+}
 
 
 def ship(
-    run: Path, folder: Path, corpus: corpora.Corpus, *, rule: str = "nadam", **settings: Any
+    run: Path,
+    folder: Path,
+    corpus: corpora.Corpus,
+    *,
+    text: str = "wikitext-2",
+    genres: Path | None = None,
+    rule: str = "nadam",
+    **settings: Any,
 ) -> dict[str, Any]:
     """Write the RUN folder `folder` of the model in `run`, all or nothing; return its results.
 
@@ -63,6 +99,8 @@ def ship(
         run: RUN folder.
         folder: New folder, whose name is that of the shipped model.
         corpus: The text of the figures, read with the tokeniser of the RUN.
+        text: Which of TEXTS it is.
+        genres: Folder of files with the genre of each document of valid and test, or None.
         rule, **settings: Of dynamic evaluation.
     """
     if folder.exists():
@@ -80,9 +118,10 @@ def ship(
         write_tokenizer(unfinished, model.vocabulary)
         with checksummed(unfinished, WEIGHTS) as path:
             write_float16(run / WEIGHTS, path)
-        (unfinished / LICENSES).write_text(NOTICE.format(name=folder.name), "utf-8")
+        parts = dict(zip(("text", "changes"), TEXTS[text]))
+        (unfinished / LICENSES).write_text(NOTICE.format(name=folder.name, **parts), "utf-8")
         model = runs.load(unfinished)  # the figures are those of the rounded weights
-        results = results_of(model, corpus, rule=rule, **settings)
+        results = results_of(model, corpus, genres, rule=rule, **settings)
         results = {"name": folder.name, **results}
         write_file(unfinished, RESULTS, json.dumps(results, indent=2, ensure_ascii=False) + "\n")
         card = model_card(model, runs.Run.open_folder(unfinished), name=folder.name)
@@ -115,7 +154,12 @@ def write_float16(source: Path, path: Path) -> None:
 
 
 def results_of(
-    model: LanguageModel, corpus: corpora.Corpus, *, rule: str, **settings: Any
+    model: LanguageModel,
+    corpus: corpora.Corpus,
+    genres: Path | None = None,
+    *,
+    rule: str,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Return the contents of `results.json`, except the name."""
     tokenizer = model.vocabulary
@@ -123,15 +167,19 @@ def results_of(
     text = tokenizer.decode(corpus.test[: SAMPLE // 2].tolist())[:SAMPLE]
     text = text[: text.rfind("\n") + 1] or text
     texts = {"valid": corpus.valid, "test": corpus.test, "sample": tokenizer.encode(text)}
+    found: dict[str, dict[str, Any]] = {"static": {}, "dynamic": {}}
+    for name, ids in texts.items():
+        losses = static_losses(model, ids), dynamic_losses(model, ids, rule=rule, **settings)
+        for kind, own in zip(found.values(), losses):
+            kind[name] = figures(model, ids, own)
+            if genres is not None and name != "sample":
+                labels = (genres / f"{name}.genres").read_text("utf-8").split()
+                kind[f"{name} by genre"] = by_genre(model, ids, own, labels)
     return {
         "parameters": model.count_params(),
         "weights": "float16",
-        "static": {name: static(model, ids) for name, ids in texts.items()},
-        "dynamic": {
-            "rule": rule,
-            "settings": settings,
-            **{name: dynamic(model, ids, rule=rule, **settings) for name, ids in texts.items()},
-        },
+        "static": found["static"],
+        "dynamic": {"rule": rule, "settings": settings, **found["dynamic"]},
         "sample": text,
         "corpus": {"name": corpus.name, "sha256": corpus.sha256},
         "vocabulary": {"size": len(tokenizer), "sha256": tokenizer.sha256},
@@ -139,15 +187,15 @@ def results_of(
     }
 
 
-def static(model: LanguageModel, ids: np.ndarray) -> dict[str, float]:
-    """Return the figures of `ids`, read as one stream."""
-    return figures(model, ids, evaluate(model, ids).token_losses)
+def static_losses(model: LanguageModel, ids: np.ndarray) -> np.ndarray:
+    """Return the loss of each token of `ids` but the first, read as one stream."""
+    return evaluate(model, ids).token_losses
 
 
-def dynamic(
+def dynamic_losses(
     model: LanguageModel, ids: np.ndarray, *, rule: str = "nadam", **settings: Any
-) -> dict[str, float]:
-    """Return the figures of `ids` under dynamic evaluation, token by token.
+) -> np.ndarray:
+    """Return the loss of each token of `ids` but the first under dynamic evaluation.
 
     `dynamic_evaluation` gives the mean loss of a segment; to leave out `<unk>`, each segment is
     read here with the same weights and state before the model learns from it.
@@ -162,17 +210,32 @@ def dynamic(
             log_p = ops.convert_to_numpy(ops.log_softmax(logits))[0]
             losses[start : start + length] = -log_p[np.arange(len(segment) - 1), segment[1:]]
             learn(segment)
-    return figures(model, ids, losses)
+    return losses
 
 
-def figures(model: LanguageModel, ids: np.ndarray, losses: np.ndarray) -> dict[str, float]:
+def by_genre(
+    model: LanguageModel, ids: np.ndarray, losses: np.ndarray, labels: list[str]
+) -> dict[str, dict[str, float]]:
+    """Return the `figures` of each genre; `labels` are of the documents that `<eos>` ends."""
+    documents = np.cumsum(ids == model.vocabulary.eos_id)
+    if documents[-1] != len(labels):
+        raise ValueError(f"There must be {documents[-1]:,} genres. Got: {len(labels):,}.")
+    genres = np.array(labels)[documents[:-1]]
+    return {str(genre): figures(model, ids, losses, genres == genre) for genre in np.unique(genres)}
+
+
+def figures(
+    model: LanguageModel, ids: np.ndarray, losses: np.ndarray, chosen: np.ndarray | None = None
+) -> dict[str, float]:
     """Return the figures of the predicted tokens, all `ids` but the first, from their losses.
 
     Perplexity is per token, `<unk>` among them. Bits per byte are those of the tokens that are no
-    `<unk>`, divided by the bytes of these.
+    `<unk>`, divided by the bytes of these. `chosen` says which of the tokens count; all by default.
     """
     tokenizer, predicted = model.vocabulary, np.asarray(ids[1:])
     assert tokenizer is not None
+    if chosen is not None:
+        predicted, losses = predicted[chosen], losses[chosen]
     known = np.ones(len(predicted), bool)
     if tokenizer.unk_id is not None:
         known = predicted != tokenizer.unk_id
@@ -188,14 +251,19 @@ def figures(model: LanguageModel, ids: np.ndarray, losses: np.ndarray) -> dict[s
 def main() -> None:
     from options import options_of  # a script of its folder, which tests import from above
 
-    options = options_of(__doc__, "run", "name", corpus=str, rule="nadam", set=[])
+    options = options_of(
+        __doc__, "run", "name", corpus=str, text=tuple(TEXTS), genres=Path, rule="nadam", set=[]
+    )
     if options.corpus is None:
         corpus = runs.corpus_of_run(options.run)
     else:
         corpus = corpora.load(options.corpus, vocabulary=runs.load(options.run).vocabulary)
     folder = folder_of_shipped() / options.name
     settings = settings_of(options.set)
-    results = ship(options.run, folder, corpus, rule=options.rule, **settings)
+    results = ship(
+        options.run, folder, corpus,
+        text=options.text, genres=options.genres, rule=options.rule, **settings,
+    )  # fmt: skip
     print(json.dumps({key: results[key] for key in ("static", "dynamic")}, indent=2))
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {size:,} bytes")
