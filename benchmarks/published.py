@@ -5,11 +5,11 @@ Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/publish
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
 that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
-epoch and run, and `GROUP.png`, the validation perplexities with the published figures as
-lines. A model that translates is measured at the end: its RUN holds the translations of valid
-and test, with a beam of 5, and `bleu.json`, in both protocols. Groups that choose settings stop at
-the perplexities on valid. Ctrl-C or SIGTERM finishes the
-step under way, saves and stops; the same command resumes, also after a kill.
+epoch and run, and one of results, with the hours of processor time, and `GROUP.png`, the
+validation perplexities with the published figures as lines. A model that translates is measured at
+the end: its RUN holds the translations of valid and test, with a beam of 5, and `bleu.json`, in
+both protocols. Groups that choose settings stop at the perplexities on valid. Ctrl-C or SIGTERM
+finishes the step under way, saves and stops; the same command resumes, also after a kill.
 Several commands may share OUTPUT, one for each core: none takes a run that another has. One that
 is started with `nice` yields to all other work, also where Linux shares cores by session.
 `--set` and `--dtype-policy` override the queue: `--dtype-policy float32` is for a processor on
@@ -26,7 +26,9 @@ import io
 import json
 import os
 import sys
+import time
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,9 @@ from dualnet.cli.console import settings_of
 
 QUEUE = Path(__file__).with_suffix(".toml")
 COLUMNS = ["group", "run", "epoch", "perplexity", "val_perplexity", "seconds"]
-RESULT_COLUMNS = ["valid_perplexity", "test_perplexity", "published_valid", "published_test"]
+RESULT_COLUMNS = [
+    "valid_perplexity", "test_perplexity", "published_valid", "published_test", "core_hours",
+]  # fmt: skip
 BLEU_COLUMNS = ["valid_bleu", "test_bleu", "valid_bleu_multi30k", "test_bleu_multi30k"]
 BEAM = 5
 
@@ -120,6 +124,23 @@ class Run:
         if self.group.translates and _read(folder / "results.json"):
             translate(folder, corpus)
 
+    @contextlib.contextmanager
+    def timed(self, output: Path) -> Iterator[None]:
+        """Add the processor time of the context to that of the run, also where it is stopped."""
+        began = time.process_time()
+        try:
+            yield
+        finally:
+            file = self.folder(output) / "processor.json"
+            seconds = _read(file).get("seconds", 0.0) + time.process_time() - began
+            if file.parent.is_dir():
+                write_whole(file, json.dumps({"seconds": seconds}) + "\n")
+
+    def core_hours(self, output: Path) -> float | None:
+        """Return the processor time of the run so far, in hours of one core, if it is known."""
+        seconds = _read(self.folder(output) / "processor.json").get("seconds")
+        return None if seconds is None else seconds / 3600
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
@@ -175,7 +196,8 @@ class Group:
                     slices = self._slices(run, output) + 1
                     epochs = min(run.settings["epochs"], slices * self.epochs_per_slice)
                     print(f"{self.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
-                    run.train(output, epochs)
+                    with run.timed(output):
+                        run.train(output, epochs)
                     return True
         return False
 
@@ -228,10 +250,11 @@ def write_table(groups: list[Group], output: Path) -> None:
             names = {"group": group.name, "run": run.name}
             for row in run.history(output):
                 writer.writerow(row | names)
+            hours = {"core_hours": run.core_hours(output)}
             if results := run.results(output):
                 valid, test = run.published or ("", "")
                 published = {"published_valid": valid, "published_test": test}
-                writer.writerow(results | names | published | {"epoch": results["epochs"]})
+                writer.writerow(results | names | published | hours | {"epoch": results["epochs"]})
     write_whole(output / "published.csv", text.getvalue())
 
 

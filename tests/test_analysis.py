@@ -372,6 +372,12 @@ def test_curves_of_one_epoch_show_both_points_at_a_whole_epoch(tmp_path, picture
     assert [tick % 1 for tick in axes.get_xticks()] == [0] * len(axes.get_xticks())
 
 
+def test_a_single_point_is_in_the_middle_of_its_scale(tmp_path, pictures):
+    plots.plot_curves({"lstm valid": [90.0]}, tmp_path / "curves.png", cut=True)
+    low, high = pictures[0].axes[0].get_ylim()
+    assert low < 90 < high
+
+
 @pytest.mark.parametrize("tokens", [1, 30, 3000])
 def test_curves_by_position_begin_with_the_first_token(tokens, tmp_path, pictures, rng):
     losses = rng.exponential(4.0, tokens)

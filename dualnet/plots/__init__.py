@@ -360,7 +360,7 @@ def _scale(axes: Any, curves: list[np.ndarray], cut: bool) -> None:
         high = highest
     elif high < highest:
         axes.set_ylabel(f"perplexity (log scale, cut off above {high:.0f})")
-    margin = (min(high, highest) / low) ** 0.04
+    margin = max((min(high, highest) / low) ** 0.04, 1.01)  # also around a single value
     low, high = low / margin, min(high, highest) * margin
     axes.set_ylim(low, high)
     few = MaxNLocator(10, steps=[1, 2, 2.5, 5, 10])
