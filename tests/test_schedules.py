@@ -218,6 +218,8 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
          "`averaging` must not be 'asgd' with an optimizer other.*Use averaging='two_tailed'"),
         ({"finetune": "once", "averaging": "mean"},
          "`finetune` must be 'none' without averaging='asgd'.*Train with optimizer='sgd'"),
+        ({"batching": "sentences", "drop_state_probability": 0.1},
+         "`drop_state_probability` must be 0 with batching='sentences', which"),
         ({"batching": "sentences", "length_deviation": 2.0},
          "`length_deviation` must be 0 with batching='sentences'"),
         ({"batching": "sentences", "partial_shuffle": True},

@@ -10,6 +10,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 import dualnet
 from dualnet import corpora
@@ -124,6 +125,31 @@ def test_a_linear_decay_sets_the_rate_of_each_step_also_where_a_run_goes_on(corp
     assert len(rates) == STEPS + 2
     train(corpus, tmp_path / "RUN", Spy([], act), resume=True)
     np.testing.assert_allclose(rates, 0.05 * np.arange(2 * STEPS, 0, -1) / (2 * STEPS), rtol=1e-6)
+
+
+def test_streams_drop_their_states_by_chance_also_where_a_run_goes_on(corpus, tmp_path):
+    zeros, settings = [], {"drop_state_probability": 0.4, "batch_size": 16, "sequence_length": 3}
+
+    def spy(stop_at=None):
+        def act(spy, hook):
+            if hook == "on_train_batch_begin":
+                states = map(ops.convert_to_numpy, spy.model.training_rows.read(None))
+                zeros.append([not row.any() for row in np.concatenate([*states], axis=1)])
+            if hook == "on_train_batch_end" and len(zeros) == stop_at:
+                signal.raise_signal(signal.SIGINT)
+
+        return Spy([], act)
+
+    whole = train(corpus, tmp_path / "whole", spy(), **settings)
+    expected, steps = zeros.copy(), len(zeros) // 2
+    assert all(expected[0]) and all(expected[steps])
+    assert 0.25 < np.mean(expected[1:steps]) < 0.55 and expected[1:steps] != expected[steps + 1 :]
+    zeros.clear()
+    with contextlib.suppress(Stopped, KeyboardInterrupt):
+        train(corpus, tmp_path / "RUN", spy(stop_at=4), **settings)
+    run = train(corpus, tmp_path / "RUN", spy(), resume=True)
+    assert zeros == expected
+    assert_same(run.model.weights, whole.model.weights)
 
 
 @pytest.mark.slow

@@ -64,6 +64,10 @@ class Recipe(Settings):
         longest_length: int. Maximum random length; 0 for no limit.
         partial_shuffle: bool. Before each epoch, cut every stream at a random point and
             swap the halves.
+        drop_state_probability: float, at least 0 and below 1. The probability with which a stream
+            begins a segment in the zero state instead of the one that it has come to, as texts do
+            that are read later (Melis et al., 2018, https://arxiv.org/abs/1707.05589, in their
+            code). Without it, training in one pass begins each stream only once.
         epochs: int. Passes over the training text, not counting fine-tuning.
         hold_epochs: int. Epochs before the learning rate decays.
         decay: float above 0, at most 1. Factor of the learning rate per epoch after that.
@@ -157,6 +161,7 @@ class Recipe(Settings):
     length_deviation: float = 0.0
     longest_length: int = count(0, unless={"length_deviation": 0})
     partial_shuffle: bool = False
+    drop_state_probability: float = field(0.0, check_fraction, unless={"drop_state_probability": 0})
     epochs: int = count(100, least=1)
     hold_epochs: int = count(0, unless={"decay": 1})
     decay: float = field(1.0, check_factor, unless={"decay": 1})
@@ -183,7 +188,8 @@ class Recipe(Settings):
             self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
         )
         batching = f"with batching={self.batching!r}, which"
-        for name, off in {"length_deviation": 0, "partial_shuffle": False}.items():
+        shuffled = {"length_deviation": 0, "partial_shuffle": False, "drop_state_probability": 0}
+        for name, off in shuffled.items():
             if self.batching != "streams" and getattr(self, name):
                 self.refuse(name, f"must be {off} {batching} shuffles whole sentences.")
         if self.tokens_per_batch and self.batching != "pairs":

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import keras
 import numpy as np
+from keras import ops
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
@@ -297,11 +298,18 @@ class Recorder(keras.callbacks.Callback):
         self._tell_of_epoch(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
-        rate = self.rates[self.first_step + batch]
+        step = self.first_step + batch
+        rate = self.rates[step]
         if rate != self.rate:
             self.rate = rate
             self.model.optimizer.learning_rate = rate
-        self.callbacks.tell("on_train_batch_begin", self.first_step + batch, logs=logs)
+        if probability := self.start.recipe.drop_state_probability:
+            random = np.random.default_rng([self.start.card.seed, self.plan.epoch, step])
+            rows = self.model.training_rows
+            kept = random.random((rows.batch_size, 1)) >= probability
+            if not kept.all():
+                rows.write([ops.where(kept, state, 0) for state in rows.read(None)])
+        self.callbacks.tell("on_train_batch_begin", step, logs=logs)
 
     def on_train_batch_end(self, batch, logs=None):
         self.state.step = self.first_step + batch + 1
