@@ -146,12 +146,12 @@ def beam_search(
         check_count("eos_id", eos_id, least=0)
     first_ids = check_ids("first_ids", first_ids, least=1)
     count, excluded = len(first_ids), list(excluded_ids)
-    given = np.asarray(max_tokens)
-    if given.shape not in ((), (count,)):
+    shape = np.shape(max_tokens)
+    if shape not in ((), (count,)):
         required = f"must be an integer, or one for each of the {count} sentences."
-        raise ArgumentError("max_tokens", f"{required} Received: shape {given.shape}.")
-    given = np.broadcast_to(given, count)
-    limits = np.array([check_count("max_tokens", limit, least=1) for limit in given])
+        raise ArgumentError("max_tokens", f"{required} Received: shape {shape}.")
+    limits = np.broadcast_to(max_tokens, count)
+    limits = np.array([check_count("max_tokens", limit, least=1) for limit in limits])
     search = Search(
         xp=np,
         beam=np.full(count, beam),
@@ -222,10 +222,10 @@ class Search:
     def extend(
         self, length: Any, chosen: Chosen, prefixes: Any, finished: Finished
     ) -> tuple[Any, Any, Any, Any, Finished]:
-        """Return what follows a step after which hypotheses have `length` tokens.
+        """Return the tokens to read after a step, and the rows whose states follow them.
 
-        These are the tokens to read, the rows whose states follow, and what `start` returns. A
-        token without an open hypothesis is padding, id 0.
+        With them come new scores, prefixes and finished hypotheses, as of `start`; hypotheses have
+        `length` tokens now. A token without an open hypothesis is padding, id 0.
         """
         xp, (totals, ids, parents) = self.xp, chosen
         totals = xp.where(xp.arange(xp.shape(totals)[1]) < self.beam[:, None], totals, NONE)
@@ -338,7 +338,7 @@ def search_in_graph(
     *,
     is_running: Any = True,
 ) -> tuple[Finished, Any]:
-    """Return what `beam_search` finds, inside a function that TensorFlow compiles.
+    """Return the finished hypotheses of a beam search in a function that TensorFlow compiles.
 
     `step` returns what `likeliest_words` does for the widest beam, and the new states; `first_ids`
     are `(sentences,)`. With what is finished comes a number that is nan if a log-probability was.
@@ -427,7 +427,7 @@ def compiled_search(
     length_normalization: float = 0.0,
     excluded_ids: Collection[int] = (),
 ) -> list[list[Hypothesis]]:
-    """Return what `beam_search` finds, on TensorFlow by one call of a compiled function.
+    """Return the hypotheses of `beam_search`, on TensorFlow by one call of a compiled function.
 
     `segment` holds the `states` of each sentence, or the `source`.
     """

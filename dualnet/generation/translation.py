@@ -164,8 +164,8 @@ def translations(
     3
     """
     texts = texts_of("texts", texts).texts
-    found = dict(_translated(model, texts, Translating.of(settings)))
-    return [found[i] for i in range(len(texts))]
+    by_position = dict(_translated(model, texts, Translating.of(settings)))
+    return [by_position[i] for i in range(len(texts))]
 
 
 def _translated(
