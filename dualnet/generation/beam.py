@@ -244,7 +244,7 @@ class Search:
         )
         pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
         count = xp.shape(finished.scores)[1]
-        sort = functools.partial(np.argsort, stable=True) if xp is np else ops.argsort
+        sort = functools.partial(np.argsort, kind="stable") if xp is np else ops.argsort
         best = sort(-pool.normalized_scores, axis=1)[:, :count]  # the first to finish, in a tie
         best = _rows(xp, best, pool.scores)
         finished = Finished(*(_taken(xp, part, best) for part in pool))
