@@ -10,6 +10,7 @@ from keras import ops
 
 import dualnet
 from dualnet.generation import sampling
+from dualnet.generation.blocks import _drawn
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from tests.checks import once, small, strong
 from tests.reference import drawing
@@ -317,6 +318,20 @@ def test_a_word_of_probability_zero_is_not_drawn_even_by_a_random_zero():
     scores = np.array([-math.inf, 1.0, 2.0])
     assert sampling.draw(scores, Zero()) == 1
     assert sampling.draw(scores, Zero(), top_k=2) == 2  # the likeliest comes first
+
+
+@once
+@given(
+    st.lists(st.sampled_from([0.0, 1e-300, 0.1, 0.3, 7.0]), min_size=1, max_size=400).filter(any),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_a_word_is_drawn_by_the_sums_of_blocks_as_by_one_sum(weights, random):
+    weights = np.array(weights)
+    [drawn] = ops.convert_to_numpy(_drawn(weights[None], np.array([[random]])))
+    assert weights[drawn] > 0
+    sums = np.cumsum(weights) / weights.sum()
+    assert sums[drawn] >= random - 1e-12
+    assert sums[drawn - 1] * (drawn > 0) <= random + 1e-12
 
 
 def test_logits_that_are_not_finite_are_an_error():

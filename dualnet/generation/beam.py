@@ -20,6 +20,7 @@ from dualnet.requests import Translating
 Step = Callable[[np.ndarray, Any], tuple[Any, Any]]
 
 BLOCK = 80  # columns whose highest value is taken first
+HYPOTHESES = 320  # that are open side by side, of all sentences
 NONE = -np.inf  # the score of a hypothesis that there is not
 
 

@@ -27,7 +27,8 @@ from dualnet.requests import Drawing
 BLOCK = 64
 PIECE = 16  # where each piece of the text is awaited
 
-LONG = 100  # tokens of a text for which XLA compiles the whole block, in about half a second
+LONG = 32  # tokens of a text for which XLA compiles the whole block, in about half a second
+COLUMNS = 80  # words of which probabilities are summed at once: a sum of all in order is slow
 PLAIN = (
     keras.layers.InputLayer, keras.layers.Embedding, DualConnection, EmbeddingDropout,
     LockedDropout, OutputProjection, Recurrence, StepDropout,
@@ -112,26 +113,26 @@ def _draw_block(
         def draw(logits: Any, random: Any, seen: Any = None) -> tuple[Any, Any]:
             temperature, top_p, least, penalty = settings
             # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
-            scores = ops.cast(logits, "float64")
+            scores = logits if is_greedy and seen is None else ops.cast(logits, "float64")
             if seen is not None:
                 factor = ops.where(scores > 0, 1 / penalty, penalty)
                 scores = ops.where(seen, scores * factor, scores)
             scores = ops.where(is_excluded, -math.inf, scores)
             highest = ops.max(scores, axis=-1)
             if is_greedy:  # the lower id in a tie
-                return ops.argmax(ops.cast(scores >= highest[:, None], "int32"), axis=-1), highest
+                place = ops.where(scores >= highest[:, None], ops.arange(words), words - 1)
+                return ops.min(place, axis=-1), ops.cast(highest, "float64")
             scores = (scores - highest[:, None]) / temperature
             scores = ops.where(scores < least, -math.inf, scores)
-            if is_sorted:  # of equal ones, the lower id comes first
-                scores, ids = ops.top_k(scores, min(top_k or words, words))
+            if not is_sorted:
+                return _drawn(ops.exp(scores), random), highest
+            scores, ids = ops.top_k(scores, min(top_k or words, words))  # the lower id in a tie
             sums = ops.cumsum(ops.exp(scores), axis=-1)
             total = sums[:, -1:]
             if is_nucleus:
                 inside = ops.sum(ops.cast(sums[:, :-1] < top_p * total, "int32"), -1, keepdims=True)
                 total = ops.take_along_axis(sums, inside, axis=-1)
-            place = ops.sum(ops.cast(sums <= random * total, "int32"), -1, keepdims=True)
-            place = ops.minimum(place, words - 1)  # where the logits are not finite
-            return (ops.take_along_axis(ids, place, -1) if is_sorted else place)[:, 0], highest
+            return ops.take_along_axis(ids, _place(sums, random * total), -1)[:, 0], highest
 
         # XLA sorts slowly.
         draw = draw if is_sorted else compiled(draw)
@@ -162,3 +163,24 @@ def _draw_block(
         return {"ids": ids, "highest": highest, "logits": carry[0], "states": carry[1:]}
 
     return draw_block
+
+
+def _drawn(weights: Any, random: Any) -> Any:
+    """Return the column of each row that `random`, at least 0 and below 1, draws by `weights`."""
+    columns = weights.shape[-1]
+    blocks = -(-columns // COLUMNS)
+    weights = ops.pad(weights, [(0, 0), (0, blocks * COLUMNS - columns)])
+    weights = ops.reshape(weights, (-1, blocks, COLUMNS))
+    parts = ops.sum(weights, axis=-1)
+    sums = ops.cumsum(parts, axis=-1)
+    goal = random * sums[:, -1:]
+    block = _place(sums, goal)
+    goal -= ops.take_along_axis(sums - parts, block, axis=-1)
+    sums = ops.cumsum(ops.take_along_axis(weights, block[..., None], axis=1)[:, 0], axis=-1)
+    return (block * COLUMNS + _place(sums, ops.maximum(goal, 0)))[:, 0]
+
+
+def _place(sums: Any, goal: Any) -> Any:
+    """Return the first column of each row whose sum exceeds `goal`, or is the highest."""
+    is_before = (sums <= goal) & (sums < sums[:, -1:])
+    return ops.sum(ops.cast(is_before, "int32"), axis=-1, keepdims=True)

@@ -17,6 +17,7 @@ from dualnet.builders.sharing import predict
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
 from dualnet.generation.beam import (
+    HYPOTHESES,
     Hypothesis,
     Step,
     beam_search,
@@ -214,7 +215,7 @@ def likeliest_continuations(
             return compiled_search(model, {"states": states}, **how)
         return beam_search(language_model_step(model), states, **how)
 
-    return _in_batches(search, streams, max(1, ROWS // settings["beam"]))
+    return _in_batches(search, streams, max(1, HYPOTHESES // settings["beam"]))
 
 
 def language_model_step(model: LanguageModel) -> Step:

@@ -17,6 +17,7 @@ from dualnet.builders.graph import Graph
 from dualnet.builders.reader import reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.generation.beam import (
+    HYPOTHESES,
     Step,
     beam_search,
     compiled_search,
@@ -25,8 +26,7 @@ from dualnet.generation.beam import (
 from dualnet.requests import Beaming, Translating
 from dualnet.text.plain_text import check_text
 
-ROWS = 320  # sentences times beam, which are searched side by side
-POSITIONS = 64 * ROWS  # of their sources, padding included: fewer rows for longer sentences
+POSITIONS = 64 * HYPOTHESES  # of their sources, padding included: fewer rows for longer sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _translated(
     yield from ((i, [EMPTY]) for i, length in enumerate(lengths) if not length)
     excluded_ids = () if request.allow_unknown else target.unknown_ids
     is_compiled = len(models) == 1 and keras.backend.backend() == "tensorflow"
-    for batch in batches_by_length(order, lengths, rows=max(1, ROWS // beam), beam=beam):
+    for batch in batches_by_length(order, lengths, rows=max(1, HYPOTHESES // beam), beam=beam):
         sources = [[of_model[i] for i in batch] for of_model in ids]
         settings = {
             "first_ids": np.full(len(batch), target.eos_id),
