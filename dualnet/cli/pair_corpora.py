@@ -41,9 +41,7 @@ def read_pairs(options: Any, **settings: Any) -> Any:
     """Return the corpus that `--pairs` and its options name, with `settings` as defaults."""
     from dualnet import corpora
 
-    files = options.files and {
-        split: (options.files[2 * i], options.files[2 * i + 1]) for i, split in enumerate(SPLITS)
-    }
+    files = options.files and dict(zip(SPLITS, zip(options.files[::2], options.files[1::2])))
     settings = {"source": options.source, "target": options.target, "files": files, **settings}
     for name in ("max_tokens", "lowercase"):  # `evaluate` has neither
         if (value := getattr(options, name, None)) is not None:
@@ -101,11 +99,8 @@ def _about(pairs: Any) -> dict[str, Any]:
     about: dict[str, Any] = {"pairs": len(pairs), "empty": pairs.empty, "too_long": pairs.too_long}
     for side in ("source", "target"):
         lengths = np.diff(getattr(pairs, f"{side}_offsets"))
-        about[side] = {
-            "tokens": int(lengths.sum()),
-            "median": float(np.median(lengths)),
-            "longest": int(lengths.max()),
-        }
+        sizes = {"tokens": lengths.sum(), "median": np.median(lengths), "longest": lengths.max()}
+        about[side] = {name: size.item() for name, size in sizes.items()}
     return about
 
 

@@ -68,21 +68,15 @@ def translate(options: Translate) -> None:
         if options.plot is not None:
             _plot(Path(options.plot), models[0], texts, [best for best, *_ in translated])
         if options.output is None:
-            _show(options, some, translated, settings, first)
+            _show(options, some, translated, first)
             sys.stdout.flush()
         else:
             with contextlib.redirect_stdout(io.StringIO()) as shown:
-                _show(options, some, translated, settings, first)
+                _show(options, some, translated, first)
             write_whole(options.output, shown.getvalue())
 
 
-def _show(
-    options: Translate,
-    texts: list[str],
-    translated: list[Any],
-    settings: dict[str, Any],
-    first: int,
-) -> None:
+def _show(options: Translate, texts: list[str], translated: list[Any], first: int) -> None:
     """Print the translations as text, as an n-best list of Moses or as JSON."""
     if options.json:
         fields = ("text", "score", "normalized_score")
@@ -90,8 +84,8 @@ def _show(
             {"text": text, "translations": [{f: getattr(one, f) for f in fields} for one in best]}
             for text, best in zip(texts, translated)
         ]
-        shown = {name: settings[name] for name in ("beam", "length_normalization")}
-        report(options, {"texts": rows, **shown})
+        settings = options.given(["beam", "length_normalization"])
+        report(options, {"texts": rows, **settings})
         return
     for number, several in enumerate(translated, first):
         for each in several:
@@ -154,18 +148,10 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
             lines, pairs.target_lines, protocol=protocol, **language
         )
     result: dict[str, Any] = {
-        "perplexity": evaluated.perplexity,
-        "tokens": evaluated.tokens,
-        **evaluated.figures(),
-        **scores,
-        "beam": beam,
-        "pairs": len(pairs),
-        "split": split,
-        "corpus": corpus.name,
-        "source": corpus.source,
-        "target": corpus.target,
-        "model": model.name,
-    }
+        "perplexity": evaluated.perplexity, "tokens": evaluated.tokens, **evaluated.figures(),
+        **scores, "beam": beam, "pairs": len(pairs), "split": split, "corpus": corpus.name,
+        "source": corpus.source, "target": corpus.target, "model": model.name,
+    }  # fmt: skip
     lines = [
         f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "
         f"{corpus.name} {split}, {corpus.source} to {corpus.target}"

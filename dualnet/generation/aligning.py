@@ -97,9 +97,8 @@ def alignments(
     elif settings:
         message = "cannot be combined with `translations`. Leave it out."
         raise ArgumentError(next(iter(settings)), message)
-    translations = (
-        [translations] if isinstance(translations, (str, Translation)) else list(translations)
-    )
+    if isinstance(translations, (str, Translation)):
+        translations = [translations]
     if len(translations) != len(texts):
         message = f"must be one for each text. Received: {len(translations)} for {len(texts)}."
         raise ArgumentError("translations", message)
