@@ -48,7 +48,22 @@ __all__ = [
 NEVER = -1e4  # logit of the padding token: a probability of 0, and finite even in float16
 
 
-class DualnetConfig(PreTrainedConfig):
+class _Exported:
+    """What is saved with a module that imports this one, in place of a copy of this one."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing: the library would save this module itself, beside the one that imports it."""
+
+
+class _Saved(_Exported):
+    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> Any:
+        files = super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        write_modeling(Path(save_directory))
+        return files
+
+
+class DualnetConfig(_Exported, PreTrainedConfig):
     """The configuration of an exported model.
 
     Args:
@@ -66,10 +81,6 @@ class DualnetConfig(PreTrainedConfig):
         self.hidden_size = kwargs.pop("hidden_size", 1)
         self.use_cache = kwargs.pop("use_cache", True)
         super().__init__(**kwargs)
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing: the library would save this module itself, beside the one that imports it."""
 
 
 class StateCache(Cache):
@@ -156,7 +167,7 @@ class _Network:
         return [logits, *states, *hidden]
 
 
-class _Reading(PreTrainedModel):
+class _Reading(_Saved, PreTrainedModel):
     """What the models have in common: the parameters, and how tokens are read with them."""
 
     config_class = DualnetConfig
@@ -227,14 +238,6 @@ class _Reading(PreTrainedModel):
         shows = output_hidden_states or self.config.output_hidden_states
         others = {"cache": cache if keeps else None, "hidden_states": hidden if shows else None}
         return self._answer(others, logits, hidden[-1], is_token, labels, num_items_in_batch)
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing, as `DualnetConfig`."""
-
-    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> None:
-        super().save_pretrained(save_directory, *args, **kwargs)
-        write_modeling(Path(save_directory))
 
 
 class DualnetModel(_Reading):
@@ -312,7 +315,7 @@ class DualnetForSequenceClassification(_Reading):
         return SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
 
 
-class DualnetTokenizer(PreTrainedTokenizer):
+class DualnetTokenizer(_Saved, PreTrainedTokenizer):
     """A SentencePiece file, read by its own library; other tokenisers need no class of ours.
 
     Args:
@@ -366,15 +369,6 @@ class DualnetTokenizer(PreTrainedTokenizer):
         name = f"{filename_prefix}-" * bool(filename_prefix) + self.own.file_name
         self.own.save(Path(save_directory, name))
         return (str(Path(save_directory, name)),)
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing, as `DualnetConfig`."""
-
-    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> Any:
-        files = super().save_pretrained(save_directory, *args, **kwargs)
-        write_modeling(Path(save_directory))
-        return files
 
 
 AutoTokenizer.register(DualnetConfig, DualnetTokenizer)
