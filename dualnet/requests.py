@@ -454,9 +454,8 @@ class Exporting(Settings):
             self.refuse("tokens", f"{required}, and None for other formats.", "format")
 
         if self.tokens is not None and not Path(self.tokens).is_file():
-            raise FileNotFoundError(
-                f"`tokens` must name an existing file. Received: {str(self.tokens)!r}."
-            )
+            required = "`tokens` must name an existing file."
+            raise FileNotFoundError(f"{required} Received: {str(self.tokens)!r}.")
 
 
 @checked

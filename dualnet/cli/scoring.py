@@ -367,13 +367,12 @@ def minimal_pairs(options: MinimalPairs) -> None:
         "model": name_of(run, model),
     }
     groups = {"UID": result.by_uid, "field": result.by_field, "overall": {"": result.overall}}
-    rows = []
-    for kind, group in groups.items():
-        for name, each in group.items():
-            low, high = each.interval
-            interval = f"{100 * low:.1f} to {100 * high:.1f}"
-            rows.append([kind, name, f"{each.accuracy:.1%}", interval, str(each.pairs),
-                         str(each.ties)])  # fmt: skip
+    rows = [
+        [kind, name, f"{each.accuracy:.1%}", " to ".join(f"{100 * x:.1f}" for x in each.interval),
+         str(each.pairs), str(each.ties)]
+        for kind, group in groups.items()
+        for name, each in group.items()
+    ]  # fmt: skip
     table = Table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
     overall = result.overall
     note = (f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "

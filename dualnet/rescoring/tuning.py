@@ -211,16 +211,11 @@ def load_weights(path: StrPath) -> dict[str, float]:
     FileNotFoundError: There is no file 'nowhere.toml'.
     """
     weights = read_toml(path, what="A file of weights").get("weights")
-    if (
-        not isinstance(weights, dict)
-        or not weights
-        or not all(is_number(weight) and math.isfinite(weight) for weight in weights.values())
-    ):
-        raise ArgumentError(
-            "weights",
-            "must be a table of numbers, [weights], which `dualnet rescore --save-weights` "
-            f"writes. Received: {os.fspath(path)!r} without it.",
-        )
+    weights = weights if isinstance(weights, dict) else {}
+    if not weights or not all(is_number(x) and math.isfinite(x) for x in weights.values()):
+        required = "must be a table of numbers, [weights], which `dualnet rescore --save-weights` "
+        received = f"Received: {os.fspath(path)!r} without it."
+        raise ArgumentError("weights", f"{required}writes. {received}")
     return {name: float(weight) for name, weight in weights.items()}
 
 
@@ -270,9 +265,8 @@ def statistics_of(nbest: NBest, reference: str, metric: Metric) -> np.ndarray:
                 of_text[item.text] = np.asarray(metric.statistics(item.text, reference), np.float64)
             except ArgumentError as error:
                 line = "" if item.line is None else f", line {item.line}"
-                raise ArgumentError(
-                    "references", f"must fit the lists. In list {nbest.id!r}{line}: {error}"
-                ) from None
+                message = f"must fit the lists. In list {nbest.id!r}{line}: {error}"
+                raise ArgumentError("references", message) from None
     return np.stack([of_text[item.text] for item in nbest.hypotheses])
 
 

@@ -51,9 +51,8 @@ class Vocabulary(Tokenizer):
         several = isinstance(self.words, Iterable) and not isinstance(self.words, str)
         words = tuple(self.words) if several else ()
         if not words:
-            raise ArgumentError(
-                "words", "must be a sequence of at least one word.", words=self.words
-            )
+            required = "must be a sequence of at least one word."
+            raise ArgumentError("words", required, words=self.words)
         ids: dict[str, int] = {}
         for i, word in enumerate(words):
             if check_text("words", word).split() != [word]:
