@@ -20,24 +20,9 @@ if keras.config.backend() != "torch":
 
 with extra("transformers", "`dualnet.transformers` needs PyTorch and Hugging Face's transformers"):
     import torch
+    import transformers
     from torch import nn
-    from transformers import (
-        AutoConfig,
-        AutoModel,
-        AutoModelForCausalLM,
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        Cache,
-        GenerationMixin,
-        PreTrainedConfig,
-        PreTrainedModel,
-        PreTrainedTokenizer,
-    )
-    from transformers.modeling_outputs import (
-        BaseModelOutputWithPast,
-        CausalLMOutputWithPast,
-        SequenceClassifierOutputWithPast,
-    )
+    from transformers import modeling_outputs
     from transformers.utils import can_return_tuple
 
 __all__ = [
@@ -63,7 +48,7 @@ class _Saved(_Exported):
         return files
 
 
-class DualnetConfig(_Exported, PreTrainedConfig):
+class DualnetConfig(_Exported, transformers.PreTrainedConfig):
     """The configuration of an exported model.
 
     Args:
@@ -83,7 +68,7 @@ class DualnetConfig(_Exported, PreTrainedConfig):
         super().__init__(**kwargs)
 
 
-class StateCache(Cache):
+class StateCache(transformers.Cache):
     """The recurrent state after the tokens read so far, as the library's cache.
 
     Attributes:
@@ -167,7 +152,7 @@ class _Network:
         return [logits, *states, *hidden]
 
 
-class _Reading(_Saved, PreTrainedModel):
+class _Reading(_Saved, transformers.PreTrainedModel):
     """What the models have in common: the parameters, and how tokens are read with them."""
 
     config_class = DualnetConfig
@@ -244,10 +229,10 @@ class DualnetModel(_Reading):
     """The recurrence alone, `AutoModel`: vectors of tokens in their context."""
 
     def _answer(self, others: Any, logits: Any, last: Any, *_: Any) -> Any:
-        return BaseModelOutputWithPast(last_hidden_state=last, **others)
+        return modeling_outputs.BaseModelOutputWithPast(last_hidden_state=last, **others)
 
 
-class DualnetForCausalLM(_Reading, GenerationMixin):
+class DualnetForCausalLM(_Reading, transformers.GenerationMixin):
     """A language model, `AutoModelForCausalLM`: the logits of the next token.
 
     Call arguments:
@@ -285,7 +270,7 @@ class DualnetForCausalLM(_Reading, GenerationMixin):
         if labels is not None:
             settings = {"vocab_size": self.config.vocab_size, "num_items_in_batch": items}
             loss = self.loss_function(logits, labels, **settings)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **others)
+        return modeling_outputs.CausalLMOutputWithPast(loss=loss, logits=logits, **others)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -312,10 +297,10 @@ class DualnetForSequenceClassification(_Reading):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
+        return modeling_outputs.SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
 
 
-class DualnetTokenizer(_Saved, PreTrainedTokenizer):
+class DualnetTokenizer(_Saved, transformers.PreTrainedTokenizer):
     """A SentencePiece file, read by its own library; other tokenisers need no class of ours.
 
     Args:
@@ -371,8 +356,10 @@ class DualnetTokenizer(_Saved, PreTrainedTokenizer):
         return (str(Path(save_directory, name)),)
 
 
-AutoTokenizer.register(DualnetConfig, DualnetTokenizer)
-AutoConfig.register(DualnetConfig.model_type, DualnetConfig)
-AutoModel.register(DualnetConfig, DualnetModel)
-AutoModelForCausalLM.register(DualnetConfig, DualnetForCausalLM)
-AutoModelForSequenceClassification.register(DualnetConfig, DualnetForSequenceClassification)
+transformers.AutoTokenizer.register(DualnetConfig, DualnetTokenizer)
+transformers.AutoConfig.register(DualnetConfig.model_type, DualnetConfig)
+transformers.AutoModel.register(DualnetConfig, DualnetModel)
+transformers.AutoModelForCausalLM.register(DualnetConfig, DualnetForCausalLM)
+transformers.AutoModelForSequenceClassification.register(
+    DualnetConfig, DualnetForSequenceClassification
+)

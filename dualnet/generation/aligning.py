@@ -9,9 +9,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, checked
 from dualnet._columns import texts_of
-from dualnet.builders import TranslationModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import reader_of
+from dualnet.builders import Graph, TranslationModel, reader_of
 from dualnet.generation import translation
 from dualnet.generation.translation import Translation, batches_by_length, check_translators, padded
 from dualnet.text.plain_text import check_text

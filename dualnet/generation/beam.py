@@ -11,9 +11,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_ids, checked
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Question, reader_of
+from dualnet.builders import Graph, LanguageModel, Question, reader_of
 from dualnet.requests import Translating
 
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.

@@ -9,18 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet import layers
 from dualnet._backend import compiled
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Question, reader_of
-from dualnet.layers import (
-    DualConnection,
-    EmbeddingDropout,
-    LockedDropout,
-    OutputProjection,
-    Recurrence,
-    StepDropout,
-)
+from dualnet.builders import Graph, LanguageModel, Question, reader_of
 from dualnet.requests import Drawing
 
 # Tokens of a block: a call of the compiled function costs as much as ten of them.
@@ -29,8 +20,9 @@ PIECE = 16  # where each piece of the text is awaited
 
 LONG = 100  # tokens of a text for which XLA compiles the whole block, in about half a second
 PLAIN = (
-    keras.layers.InputLayer, keras.layers.Embedding, DualConnection, EmbeddingDropout,
-    LockedDropout, OutputProjection, Recurrence, StepDropout,
+    keras.layers.InputLayer, keras.layers.Embedding, layers.DualConnection,
+    layers.EmbeddingDropout, layers.LockedDropout, layers.OutputProjection, layers.Recurrence,
+    layers.StepDropout,
 )  # fmt: skip
 
 
@@ -71,8 +63,8 @@ def blocks(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int
     reader, rows = reader_of(model, question), len(logits)
     is_sorted = sizes[1] or request.top_k is not None  # which XLA does slowly
     if kind[1] and not is_sorted and not reader.compiled:
-        layers = model.core.layers  # those that XLA is known to compile, in float32
-        if all(isinstance(one, PLAIN) and one.compute_dtype == "float32" for one in layers):
+        parts = model.core.layers  # those that XLA is known to compile, in float32
+        if all(isinstance(part, PLAIN) and part.compute_dtype == "float32" for part in parts):
             reader.compile(jit_compile=True)
     settings = {
         "temperature": request.temperature or 1.0,

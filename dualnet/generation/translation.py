@@ -11,10 +11,7 @@ from keras import ops
 from dualnet._checks import ArgumentError, checked
 from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
-from dualnet.builders import TranslationModel
-from dualnet.builders.bucketing import bucket_length
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import reader_of
+from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.generation.beam import Step, beam_search, compiled_search, ensemble_step
 from dualnet.requests import Beaming, Translating

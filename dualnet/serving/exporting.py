@@ -96,6 +96,10 @@ def why_no_text(model: LanguageModel) -> str:
     return ""
 
 
+def _is_closed(tokenizer: Tokenizer) -> bool:
+    return isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
+
+
 def _has_no_end(model: TranslationModel) -> bool:
     return model.vocabulary is None or model.vocabulary.eos_id is None
 
@@ -286,8 +290,7 @@ def _write_saved_model(model: LanguageModel, folder: Path, request: Exporting) -
 
     names = endpoints(model, learn=request.learn)
     memories = learning.Memories(model, request) if request.learn is not None else None
-    words = model.vocabulary
-    if "score_text" in names and isinstance(words, Vocabulary) and words.unk_id is None:
+    if "score_text" in names and _is_closed(model.vocabulary):
         warnings.warn(
             f"The vocabulary of this model is closed: it has no {UNK}, so the endpoints "
             "that read text refuse one with any other word. Train on byte-level BPE, "
@@ -385,8 +388,8 @@ def _unfinished_prefix(path: Path) -> str:
     """Return the prefix of this export's unfinished folder; remove those of killed exports.
 
     Those are of a process that has ended, or a day old. They stand beside `path`, where exports to
-    other paths may be under way, so their names tell the path and the process. A leading dot: a model server
-    takes a name that begins with a digit for a version to serve.
+    other paths may be under way, so their names tell the path and the process. A leading dot: a
+    model server takes a name that begins with a digit for a version to serve.
     """
     prefix = f".{path.name}.unfinished-"
     for folder in path.parent.glob(f"{glob.escape(prefix)}*"):
