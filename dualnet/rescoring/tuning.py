@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from dualnet._checks import (
-    ArgumentError,
-    StrPath,
-    check_count,
-    check_finite,
-    checked,
-    did_you_mean,
-    is_number,
-)
+from dualnet._checks import ArgumentError, StrPath, check_count, check_finite, checked, did_you_mean
 from dualnet._files import write_whole
 from dualnet._toml import read_toml
 from dualnet.rescoring.lists import NBest, numbers_of, weighted, with_scores
@@ -212,7 +204,8 @@ def load_weights(path: StrPath) -> dict[str, float]:
     """
     weights = read_toml(path, what="A file of weights").get("weights")
     weights = weights if isinstance(weights, dict) else {}
-    if not weights or not all(is_number(x) and math.isfinite(x) for x in weights.values()):
+    numbers = [x for x in weights.values() if type(x) in (int, float) and math.isfinite(x)]
+    if not numbers or len(numbers) < len(weights):
         required = "must be a table of numbers, [weights], which `dualnet rescore --save-weights` "
         received = f"Received: {os.fspath(path)!r} without it."
         raise ArgumentError("weights", f"{required}writes. {received}")

@@ -96,7 +96,7 @@ def why_no_text(model: LanguageModel) -> str:
     return ""
 
 
-def _is_closed(tokenizer: Tokenizer) -> bool:
+def _is_closed(tokenizer: Any) -> bool:
     return isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
 
 
