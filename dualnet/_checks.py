@@ -108,8 +108,7 @@ def check_flag(name: str, value: Any) -> bool:
 def check_path(name: str, value: Any) -> str:
     """Return `value`, a string or a `Path`, as a string, else raise `ValueError`."""
     if not isinstance(value, (str, os.PathLike)):
-        required = "must be a path, as a string or a pathlib.Path."
-        raise ArgumentError(name, required, **{name: value})
+        raise ArgumentError(name, "must be a path, as a string or a pathlib.Path.", **{name: value})
     if not _is_path(value):
         raise ArgumentError(name, "must be a path that the system can have.", **{name: value})
     return os.fspath(value)
@@ -214,10 +213,8 @@ def checked(function: Function) -> Function:
     @functools.cache
     def kinds() -> dict[str, tuple[Any, bool]]:
         kinds = {
-            name: _resolved(parameter.annotation, function.__globals__)
-            for name, parameter in signature.parameters.items()
-            if parameter.annotation is not parameter.empty
-            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            name: _resolved(annotation, function.__globals__)
+            for name, annotation in function.__annotations__.items()
         }
         return {name: (kind, {*_parts(kind)} <= NUMBERS) for name, kind in kinds.items()}
 
@@ -292,12 +289,6 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if is_union else (types.NoneType if kind is None else kind,)
 
 
-@functools.cache
-def _origin(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the class that an annotation names, and the annotations of its items."""
-    return typing.get_origin(kind) or kind, typing.get_args(kind)
-
-
 def _fits(value: Any, kind: Any) -> bool:
     if type(value) is kind:
         return True
@@ -308,7 +299,7 @@ def _fits(value: Any, kind: Any) -> bool:
         if isinstance(value, (str, os.PathLike)) and (names or not PATHS.isdisjoint(parts)):
             return _is_path(value)
         return any(_fits(value, part) for part in parts)
-    origin, inner = _origin(parts[0])
+    origin, inner = typing.get_origin(parts[0]) or parts[0], typing.get_args(parts[0])
     if origin in (Any, object):
         return True
     if origin is int:

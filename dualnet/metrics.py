@@ -18,8 +18,8 @@ class Metric(NamedTuple):
     Attributes:
         option: The field of `Measuring` that asks for it.
         figure: The field of `Measured` that holds it.
-        question: The question in `dualnet.builders.questions` that is asked of each token.
-        answer: The answer to it that the metric is computed from.
+        question: The question in `dualnet.builders.questions` that is asked of each token. The
+            metric is computed from the answer of the same name; another is `losses`.
         check: Function of the option and the size of the vocabulary; raises `ArgumentError`.
         compute: Function of the answer for all tokens, an array, and of the option.
         lines: Function of the figure that returns the lines to print.
@@ -28,7 +28,6 @@ class Metric(NamedTuple):
     option: str
     figure: str
     question: str
-    answer: str
     check: Callable[[Any, int], None]
     compute: Callable[[np.ndarray, Any], Any]
     lines: Callable[[Any], list[str]]
@@ -83,7 +82,6 @@ METRICS = [
         option="top_k",
         figure="top_k_accuracy",
         question="ranks",
-        answer="ranks",
         check=_check_at_most,
         compute=lambda ranks, top_k: {int(k): float(np.mean(ranks < k)) for k in top_k},
         lines=lambda shares: [f"top-{k} accuracy {share:.2%}" for k, share in shares.items()],

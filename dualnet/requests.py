@@ -126,20 +126,17 @@ AUTO = "auto"
 
 def check_rate_or_auto(name: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is a positive number or "auto"."""
-    if isinstance(value, str) and value != AUTO:
-        raise ArgumentError(name, 'must be a number above 0, or "auto".', **{name: value})
     if not isinstance(value, str):
         check_positive(name, value)
+    elif value != AUTO:
+        raise ArgumentError(name, 'must be a number above 0, or "auto".', **{name: value})
 
 
 def check_weights(name: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is a text, or a list of at least one."""
     items = [value] if isinstance(value, str) else value
-    if (
-        not isinstance(items, (list, tuple))
-        or not items
-        or not all(isinstance(item, str) and item for item in items)
-    ):
+    are_names = isinstance(items, (list, tuple)) and all(isinstance(x, str) and x for x in items)
+    if not items or not are_names:
         required = "must name weights that learn, such as 'connection', or be a list of such names."
         raise ArgumentError(name, required, **{name: value})
 
@@ -457,9 +454,8 @@ class Exporting(Settings):
             self.refuse("tokens", f"{required}, and None for other formats.", "format")
 
         if self.tokens is not None and not Path(self.tokens).is_file():
-            raise FileNotFoundError(
-                f"`tokens` must name an existing file. Received: {str(self.tokens)!r}."
-            )
+            required = "`tokens` must name an existing file."
+            raise FileNotFoundError(f"{required} Received: {str(self.tokens)!r}.")
 
 
 @checked

@@ -127,9 +127,8 @@ class PairScorer:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        none = Accuracy(pairs=0, correct=0, ties=0)
         self.by: dict[str, dict[str, Accuracy]] = {
-            kind: collections.defaultdict(lambda: none) for kind in ("uid", "field")
+            kind: collections.defaultdict(Accuracy) for kind in ("uid", "field")
         }
         self.tokens = self.unknown = 0
 
@@ -146,9 +145,8 @@ class PairScorer:
     @property
     def totals(self) -> MinimalPairs:
         """The accuracies on all pairs so far."""
-        none = Accuracy(pairs=0, correct=0, ties=0)
         return MinimalPairs(
-            overall=sum(self.by["uid"].values(), none),
+            overall=sum(self.by["uid"].values(), Accuracy()),
             by_uid=dict(self.by["uid"]),
             by_field=dict(self.by["field"]),
             log_probabilities=np.empty((0, 2)),

@@ -20,24 +20,9 @@ if keras.config.backend() != "torch":
 
 with extra("transformers", "`dualnet.transformers` needs PyTorch and Hugging Face's transformers"):
     import torch
+    import transformers
     from torch import nn
-    from transformers import (
-        AutoConfig,
-        AutoModel,
-        AutoModelForCausalLM,
-        AutoModelForSequenceClassification,
-        AutoTokenizer,
-        Cache,
-        GenerationMixin,
-        PreTrainedConfig,
-        PreTrainedModel,
-        PreTrainedTokenizer,
-    )
-    from transformers.modeling_outputs import (
-        BaseModelOutputWithPast,
-        CausalLMOutputWithPast,
-        SequenceClassifierOutputWithPast,
-    )
+    from transformers import modeling_outputs
     from transformers.utils import can_return_tuple
 
 __all__ = [
@@ -48,7 +33,22 @@ __all__ = [
 NEVER = -1e4  # logit of the padding token: a probability of 0, and finite even in float16
 
 
-class DualnetConfig(PreTrainedConfig):
+class _Exported:
+    """What is saved with a module that imports this one, in place of a copy of this one."""
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+        """Do nothing: the library would save this module itself, beside the one that imports it."""
+
+
+class _Saved(_Exported):
+    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> Any:
+        files = super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        write_modeling(Path(save_directory))
+        return files
+
+
+class DualnetConfig(_Exported, transformers.PreTrainedConfig):
     """The configuration of an exported model.
 
     Args:
@@ -67,12 +67,8 @@ class DualnetConfig(PreTrainedConfig):
         self.use_cache = kwargs.pop("use_cache", True)
         super().__init__(**kwargs)
 
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing: the library would save this module itself, beside the one that imports it."""
 
-
-class StateCache(Cache):
+class StateCache(transformers.Cache):
     """The recurrent state after the tokens read so far, as the library's cache.
 
     Attributes:
@@ -156,7 +152,7 @@ class _Network:
         return [logits, *states, *hidden]
 
 
-class _Reading(PreTrainedModel):
+class _Reading(_Saved, transformers.PreTrainedModel):
     """What the models have in common: the parameters, and how tokens are read with them."""
 
     config_class = DualnetConfig
@@ -228,23 +224,15 @@ class _Reading(PreTrainedModel):
         others = {"cache": cache if keeps else None, "hidden_states": hidden if shows else None}
         return self._answer(others, logits, hidden[-1], is_token, labels, num_items_in_batch)
 
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing, as `DualnetConfig`."""
-
-    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> None:
-        super().save_pretrained(save_directory, *args, **kwargs)
-        write_modeling(Path(save_directory))
-
 
 class DualnetModel(_Reading):
     """The recurrence alone, `AutoModel`: vectors of tokens in their context."""
 
     def _answer(self, others: Any, logits: Any, last: Any, *_: Any) -> Any:
-        return BaseModelOutputWithPast(last_hidden_state=last, **others)
+        return modeling_outputs.BaseModelOutputWithPast(last_hidden_state=last, **others)
 
 
-class DualnetForCausalLM(_Reading, GenerationMixin):
+class DualnetForCausalLM(_Reading, transformers.GenerationMixin):
     """A language model, `AutoModelForCausalLM`: the logits of the next token.
 
     Call arguments:
@@ -282,7 +270,7 @@ class DualnetForCausalLM(_Reading, GenerationMixin):
         if labels is not None:
             settings = {"vocab_size": self.config.vocab_size, "num_items_in_batch": items}
             loss = self.loss_function(logits, labels, **settings)
-        return CausalLMOutputWithPast(loss=loss, logits=logits, **others)
+        return modeling_outputs.CausalLMOutputWithPast(loss=loss, logits=logits, **others)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -309,10 +297,10 @@ class DualnetForSequenceClassification(_Reading):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-        return SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
+        return modeling_outputs.SequenceClassifierOutputWithPast(loss=loss, logits=logits, **others)
 
 
-class DualnetTokenizer(PreTrainedTokenizer):
+class DualnetTokenizer(_Saved, transformers.PreTrainedTokenizer):
     """A SentencePiece file, read by its own library; other tokenisers need no class of ours.
 
     Args:
@@ -367,18 +355,11 @@ class DualnetTokenizer(PreTrainedTokenizer):
         self.own.save(Path(save_directory, name))
         return (str(Path(save_directory, name)),)
 
-    @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
-        """Do nothing, as `DualnetConfig`."""
 
-    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> Any:
-        files = super().save_pretrained(save_directory, *args, **kwargs)
-        write_modeling(Path(save_directory))
-        return files
-
-
-AutoTokenizer.register(DualnetConfig, DualnetTokenizer)
-AutoConfig.register(DualnetConfig.model_type, DualnetConfig)
-AutoModel.register(DualnetConfig, DualnetModel)
-AutoModelForCausalLM.register(DualnetConfig, DualnetForCausalLM)
-AutoModelForSequenceClassification.register(DualnetConfig, DualnetForSequenceClassification)
+transformers.AutoTokenizer.register(DualnetConfig, DualnetTokenizer)
+transformers.AutoConfig.register(DualnetConfig.model_type, DualnetConfig)
+transformers.AutoModel.register(DualnetConfig, DualnetModel)
+transformers.AutoModelForCausalLM.register(DualnetConfig, DualnetForCausalLM)
+transformers.AutoModelForSequenceClassification.register(
+    DualnetConfig, DualnetForSequenceClassification
+)

@@ -63,10 +63,12 @@ def _run(arguments: list[str]) -> int:
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for programmers
-    if hint := _unknown_command(arguments):
-        print("dualnet:", printable(hint), file=sys.stderr)
+    commands, command = command_names(), arguments[0] if arguments else "-"
+    if not command.startswith("-") and command not in commands:
+        hint = f"There is no command {command!r}.{did_you_mean(command, commands)}"
+        print(f"dualnet: {printable(hint)} `dualnet --help` lists the commands.", file=sys.stderr)
         return 2
-    parser = make_parser(arguments[0] if arguments and arguments[0] in command_names() else "")
+    parser = make_parser(command if command in commands else "")
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next
         import argcomplete
 
@@ -78,7 +80,8 @@ def _run(arguments: list[str]) -> int:
     if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
         options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
     try:
-        _check_all_recognized(options, rest)
+        if rest:
+            raise ValueError(_unrecognized(options, rest))
         options.function(_settings(options))
         sys.stdout.flush()
     except BrokenPipeError:
@@ -110,18 +113,6 @@ def _version() -> str:
         return "dualnet, not installed: run from a checkout"
 
 
-def _unknown_command(arguments: list[str]) -> str:
-    """Return an error message for a first argument that is no command, or ""."""
-    commands = command_names()
-    command = arguments[0] if arguments else "-"
-    if command.startswith("-") or command in commands:
-        return ""
-    return (
-        f"There is no command {command!r}.{did_you_mean(command, commands)} "
-        "`dualnet --help` lists the commands."
-    )
-
-
 def _settings(options: argparse.Namespace) -> Options:
     """Return the settings of a command, checked, with those of --set that it takes."""
     values = {name: getattr(options, name) for name in options.options.names()}
@@ -132,10 +123,8 @@ def _settings(options: argparse.Namespace) -> Options:
     return options.options(**values)
 
 
-def _check_all_recognized(options: argparse.Namespace, rest: list[str]) -> None:
-    """Raise `ValueError` for the arguments `rest`, which no option takes."""
-    if not rest:
-        return
+def _unrecognized(options: argparse.Namespace, rest: list[str]) -> str:
+    """Return an error message for the arguments `rest`, which no option takes."""
     option, _, value = rest[0].partition("=")
     known = re.findall(r"--[\w-]+", options.parser.format_usage())
     near = difflib.get_close_matches(option, known, n=1, cutoff=0.8)
@@ -146,4 +135,4 @@ def _check_all_recognized(options: argparse.Namespace, rest: list[str]) -> None:
         way_out = f" Settings are given with --set {option[2:].replace('-', '_')}={value}."
     else:
         way_out = f" `dualnet {options.command} --help` shows the options."
-    raise ValueError(f"Arguments must be known. Received: {' '.join(rest)}.{way_out}")
+    return f"Arguments must be known. Received: {' '.join(rest)}.{way_out}"

@@ -105,11 +105,10 @@ def gates(options: Gates) -> None:
     """
     [(_, model, tokens)] = _opened(options)
     settings = {"count": options.count, "least_occurrences": options.least_occurrences}
-    favoured = dualnet.analysis.favoured_words(
-        model, options.words, corpus_tokens=tokens, **settings
-    )
+    analysis, words = dualnet.analysis, options.words
+    favoured = analysis.favoured_words(model, words, corpus_tokens=tokens, **settings)
     if options.output is not None:
-        dualnet.analysis.plot_favoured_words(favoured, options.output)
+        analysis.plot_favoured_words(favoured, options.output)
     rows = [
         [_shown(word), ", ".join(f"{_shown(next_word)} {value:.3f}" for next_word, value in pairs)]
         for word, pairs in favoured.items()

@@ -12,7 +12,7 @@ from dualnet._fields import field
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import printable, quietly, report, texts_of
 from dualnet.cli.options import OfRun, OfTexts, ReadingPairs, open_language_model
-from dualnet.cli.pair_corpora import show_pairs
+from dualnet.cli.translating import show_pairs
 from dualnet.requests import Beaming, Drawing, Exporting
 from dualnet.runs import Run
 

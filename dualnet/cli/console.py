@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import tomllib
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -205,13 +204,11 @@ def comparison(result: Mapping[str, Any], prefix: str = "") -> str:
 
 def truncate(text: str, columns: int) -> str:
     """Return `text`, shortened and ended by `...` if it is wider than `columns`."""
-    used = fits = 0
-    for i, character in enumerate(text):
-        used += 1 + (unicodedata.east_asian_width(character) in "WF")
-        if used > columns:
-            return text[:fits].rstrip() + "..."
-        fits = i + 1 if used <= columns - 3 else fits
-    return text
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= columns:
+        return text
+    return set_cell_size(text, max(columns - 3, 0)).rstrip() + "..."
 
 
 def number(value: float | None, *, digits: int = 2) -> str:

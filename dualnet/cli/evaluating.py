@@ -39,7 +39,7 @@ from dualnet.runs.shipped import check_own
 TUNING_TOKENS = 50_000
 
 
-def check_temperature_or_best(name: str, value: Any) -> None:
+def check_or_best(name: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is a temperature or "best"."""
     if value != "best":
         check_temperature(name, value)
@@ -90,10 +90,7 @@ class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEv
     rule: str | None = choice(None, [*RULES, "published"])
     keep: str | None = field(None, metavar="RUN")
     temperature: float | str = field(  # type: ignore[assignment]
-        1.0,
-        check_temperature_or_best,
-        type=number_or("best", float, "a number above 0"),
-        metavar="T",
+        1.0, check_or_best, type=number_or("best", float, "a number above 0"), metavar="T"
     )
     by_sentence: bool | None = None  # type: ignore[assignment]
     cache: list[str] | None = field(None, nargs="*", metavar="KEY=VALUE")

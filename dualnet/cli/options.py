@@ -34,9 +34,8 @@ def number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
         try:
             return text if text == word else number(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(
-                f"must be {what}, or {word}. Received: {text!r}."
-            ) from None
+            message = f"must be {what}, or {word}. Received: {text!r}."
+            raise argparse.ArgumentTypeError(message) from None
 
     return parse
 

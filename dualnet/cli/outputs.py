@@ -122,10 +122,8 @@ class Output:
             self.sink = Parts(path, scorer.columns)
             self.progress = path / f"_progress-{number}-of-{count}.json"
             make_folder("--output", path)
-            names = {each.name for each in path.iterdir()}
-            begun = {name for name in names if name.startswith("_progress-")}
-            parts = {name for name in names if name.startswith("part-")}
-            is_used = bool(parts and not begun) or any(
+            begun = [each.name for each in path.glob("_progress-*")]
+            is_used = bool([*path.glob("part-*")] and not begun) or any(
                 not name.endswith(f"-of-{count}.json") for name in begun
             )
         else:
@@ -138,16 +136,13 @@ class Output:
             raise FileExistsError(f"{message}{way_out}")
         if self.progress.exists():
             saved = read_json(self.progress)
-            self._check_same(saved["settings"])
+            for name, value in settings.items():
+                if (before := saved["settings"].get(name)) != value:
+                    other = f"{path} was begun with {name} = {before!r}. Received: {value!r}."
+                    message = f"must go on with the same work. {other} Choose another --output."
+                    raise ArgumentError("--resume", message)
             self.after, self.size = saved["after"], saved["size"]
             scorer.restore(saved["totals"])
-
-    def _check_same(self, saved: Row) -> None:
-        for name, value in self.settings.items():
-            if saved.get(name) != value:
-                message = f"must go on with the same work. {self.path} was begun with {name} = "
-                way_out = f"{saved.get(name)!r}. Received: {value!r}. Choose another --output."
-                raise ArgumentError("--resume", message + way_out)
 
     def write(self, blocks: Iterable[tuple[Block, list[Row]]]) -> None:
         """Write the rows of blocks, from that of index `after` on."""

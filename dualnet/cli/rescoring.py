@@ -85,9 +85,8 @@ class Rescore(AdaptingOptions, Rescoring):
         if self.best and table and self.output is None:
             raise ArgumentError("--best", "needs --output FILE beside the table of --tune.")
         if self.format == "kaldi" and self.output is None and not (self.best or table):
-            raise ArgumentError(
-                "--output", "must be given for lists of Kaldi, which are several files, or --best."
-            )
+            required = "must be given for lists of Kaldi, which are several files, or --best."
+            raise ArgumentError("--output", required)
 
 
 def rescore(options: Rescore) -> None:
@@ -293,9 +292,8 @@ def _check_lists(
         for _ in lines_of(nbest, options.format) if writes else ():
             pass
     if not ids:
-        raise ArgumentError(
-            "NBEST", f"must hold n-best lists. Received: {options.nbest!r}, which is empty."
-        )
+        received = f"Received: {options.nbest!r}, which is empty."
+        raise ArgumentError("NBEST", f"must hold n-best lists. {received}")
     if not options.tune:
         lacking &= {name for name, weight in (weights or {}).items() if weight}
     if not lacking:

@@ -14,19 +14,8 @@ from typing import Any
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet._files import sha256_of
+from dualnet.cli import console
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import (
-    Table,
-    as_json,
-    cell,
-    comparison,
-    number,
-    progress_bar,
-    quietly,
-    records_of,
-    report,
-    report_list,
-)
 from dualnet.cli.evaluating import learning_of, little_gain
 from dualnet.cli.options import (
     AdaptingOptions,
@@ -122,13 +111,13 @@ def score(options: Score) -> None:
         dualnet score runs/dual book.txt --format surprisal --words
         dualnet score runs/dual corpus.txt.gz --shard 3/16 --output scores-03.jsonl --resume
     """
-    texts = records_of(options, again=options.adapt)
+    texts = console.records_of(options, again=options.adapt)
     if options.format == "surprisal":
         _score_surprisal(options, texts)
         return
     way_out = "dualnet translate`, or in Python `dualnet.score(model, translation, source=text)"
     run = open_language_model(options.run_folder, way_out=way_out)
-    scorers = quietly("dualnet.scorers")
+    scorers = console.quietly("dualnet.scorers")
     model = run.model()
     scorer = scorers.TextScorer(model, Scoring(temperature=options.temperature))
     output = _output(options, run, texts, scorer)
@@ -138,7 +127,7 @@ def score(options: Score) -> None:
         output.write(blocks)
     elif options.json:
         rows = itertools.chain.from_iterable(rows for _, rows in blocks)
-        report_list(map(_entry, rows), lambda: _around(options, scorer))
+        console.report_list(map(_entry, rows), lambda: _around(options, scorer))
         return
     else:
         _print_table(blocks, of_words=model.vocabulary.kind == "words")
@@ -151,11 +140,11 @@ def _print_table(blocks: Blocks, *, of_words: bool) -> None:
     head = True
     for _, rows in blocks:
         cells = [
-            [number(row["perplexity"]), f"{row['tokens']:,}",
+            [console.number(row["perplexity"]), f"{row['tokens']:,}",
              " ".join(row["words" if of_words else "whole_words"])]
             for row in rows
         ]  # fmt: skip
-        Table(["perplexity", "tokens", "text"], cells, columns).print(head=head)
+        console.Table(["perplexity", "tokens", "text"], cells, columns).print(head=head)
         head = False
         sys.stdout.flush()
     print()
@@ -171,7 +160,7 @@ def _around(options: Score, scorer: Any) -> tuple[str, str]:
     """Return the parts of --json before and after the list of texts."""
     figures = _figures(options, scorer)
     first = {name: figures.pop(name) for name in ("perplexity", "tokens")}
-    return f'{as_json(first)[:-1]}, "texts": [', f"], {as_json(figures)[1:]}"
+    return f'{console.as_json(first)[:-1]}, "texts": [', f"], {console.as_json(figures)[1:]}"
 
 
 def _figures(options: Score, scorer: Any) -> dict[str, Any]:
@@ -190,12 +179,12 @@ def _report_totals(options: Score, scorer: Any) -> None:
     totals = scorer.totals
     figures = _figures(options, scorer)
     log_probability = {"texts": totals.texts, "log_probability": -totals.nats}
-    report(
+    console.report(
         options,
         {**figures, **log_probability},
-        f"perplexity {number(totals.perplexity)} on {totals.tokens:,} tokens of "
+        f"perplexity {console.number(totals.perplexity)} on {totals.tokens:,} tokens of "
         f"{totals.texts:,} text{'s' * (totals.texts != 1)}",
-        textwrap.fill(comparison(figures), max(shutil.get_terminal_size().columns, 20)),
+        textwrap.fill(console.comparison(figures), max(shutil.get_terminal_size().columns, 20)),
     )
 
 
@@ -227,7 +216,7 @@ def _scored(
     """Yield each block of records and its rows; `item` makes what the scorer reads of a record."""
     shows = options.output is not None or not sys.stdout.isatty()
     began, before = time.perf_counter(), scorer.tokens
-    with progress_bar(records.size(unpack=False) if shows else None, show=shows) as show:
+    with console.progress_bar(records.size(unpack=False) if shows else None, show=shows) as show:
         for block in records.blocks(options.part(), after=after):
             first = block.records[0]
             try:
@@ -267,14 +256,15 @@ def _warned(blocks: Blocks, tokenizer: Tokenizer, what: str, key: str = "") -> B
 def _print_rows(options: Streaming, blocks: Blocks, columns: Iterable[str]) -> None:
     """Print rows with tabs between their cells, under the names of the `columns`, or as JSON."""
     if options.json:
-        report_list(itertools.chain.from_iterable(rows for _, rows in blocks), lambda: ("[", "]"))
+        all_rows = itertools.chain.from_iterable(rows for _, rows in blocks)
+        console.report_list(all_rows, lambda: ("[", "]"))
         return
     first = next(blocks, None)  # which is computed, and errors raised, before anything is printed
     if options.part()[0] == 1:
         print(*columns, sep="\t")
     for _, rows in itertools.chain([first] if first else [], blocks):
         for row in rows:
-            print(*map(cell, row.values()), sep="\t")
+            print(*map(console.cell, row.values()), sep="\t")
         sys.stdout.flush()
 
 
@@ -286,7 +276,7 @@ def _score_surprisal(options: Score, texts: Records) -> None:
     run = open_language_model(options.run_folder)
     if options.rule != "published":
         _surprising(options, run)
-    scorers = quietly("dualnet.scorers")
+    scorers = console.quietly("dualnet.scorers")
     request = _surprising(options, run)
     statistics = run.training_text() if options.adapt and request.rule == "rms" else None
     model = run.model()
@@ -343,7 +333,7 @@ def minimal_pairs(options: MinimalPairs) -> None:
     """
     run = open_language_model(options.run_folder)
     pairs = files_of_pairs(options.files)
-    scorers = quietly("dualnet.scorers")
+    scorers = console.quietly("dualnet.scorers")
     model = run.model()
     scorer = scorers.PairScorer(model)
     output = _output(options, run, pairs, scorer)
@@ -367,18 +357,17 @@ def minimal_pairs(options: MinimalPairs) -> None:
         "model": name_of(run, model),
     }
     groups = {"UID": result.by_uid, "field": result.by_field, "overall": {"": result.overall}}
-    rows = []
-    for kind, group in groups.items():
-        for name, each in group.items():
-            low, high = each.interval
-            interval = f"{100 * low:.1f} to {100 * high:.1f}"
-            rows.append([kind, name, f"{each.accuracy:.1%}", interval, str(each.pairs),
-                         str(each.ties)])  # fmt: skip
-    table = Table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
+    rows = [
+        [kind, name, f"{each.accuracy:.1%}", " to ".join(f"{100 * x:.1f}" for x in each.interval),
+         str(each.pairs), str(each.ties)]
+        for kind, group in groups.items()
+        for name, each in group.items()
+    ]  # fmt: skip
+    table = console.Table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
     overall = result.overall
     note = (f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
             f"{result.mean_accuracy:.1%}; a tie counts as wrong")  # fmt: skip
-    report(options, as_json, table, note)
+    console.report(options, as_json, table, note)
 
 
 def _accuracy(result: Any) -> dict[str, Any]:

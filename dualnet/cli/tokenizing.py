@@ -62,9 +62,8 @@ def train(options: TrainTokenizer) -> None:
     if path.suffix.lower() != ".json":
         raise ArgumentError("--output", f"must be a file ending in .json. Received: {str(path)!r}.")
     if path.exists():
-        raise FileExistsError(
-            f"`--output` must be a new file. Received: {str(path)!r}, which exists. Choose another."
-        )
+        received = f"Received: {str(path)!r}, which exists. Choose another."
+        raise FileExistsError(f"`--output` must be a new file. {received}")
     check_output_file("--output", path)
     text = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
     tokenizer = train_tokenizer(

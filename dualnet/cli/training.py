@@ -22,7 +22,7 @@ from dualnet.cli.options import (
     number_or,
     open_language_model,
 )
-from dualnet.cli.pair_corpora import corpus_or_pairs
+from dualnet.cli.translating import corpus_or_pairs
 from dualnet.runs import Run
 from dualnet.runs.folder import EARLY_FILES
 

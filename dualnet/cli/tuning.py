@@ -10,17 +10,8 @@ from typing import Any
 from dualnet import zoo
 from dualnet._fields import count, field
 from dualnet._files import check_new, read_json
+from dualnet.cli import console
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import (
-    Table,
-    check_overrides,
-    comparison,
-    number,
-    quietly,
-    report,
-    settings_of,
-    silence,
-)
 from dualnet.cli.options import OfCorpus, Reading, Resuming, check_corpus, open_language_model
 from dualnet.tuning.job import CORPUS, JOB, describe
 from dualnet.tuning.loading import list_jobs, load_job
@@ -75,15 +66,16 @@ def jobs(options: Jobs) -> None:
     """
     if options.name is not None:
         if zoo.is_file(options.name):
-            quietly("dualnet.training")  # a job of your own is checked with it
+            console.quietly("dualnet.training")  # a job of your own is checked with it
         job = load_job(options.name)
-        report(options, dataclasses.asdict(job), describe(job))
+        console.report(options, dataclasses.asdict(job), describe(job))
         return
     rows = [
         [job.name, job.kind, job.tuner, str(len(job.space)), job.table]
         for job in map(load_job, list_jobs())
     ]
-    report(options, list_jobs(), Table(["job", "kind", "tuner", "searched", "source"], rows))
+    table = console.Table(["job", "kind", "tuner", "searched", "source"], rows)
+    console.report(options, list_jobs(), table)
 
 
 def tune(options: Tune) -> None:
@@ -92,7 +84,7 @@ def tune(options: Tune) -> None:
     Examples:
         dualnet tune dual_table1 --corpus ptb --output searches/dual --max-trials 20
     """
-    settings = settings_of(options.set)
+    settings = console.settings_of(options.set)
     if not zoo.is_file(options.job):  # the check of your own job needs Keras
         load_job(options.job)
     run = options.run_folder
@@ -101,39 +93,40 @@ def tune(options: Tune) -> None:
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
     check_corpus(options.corpus, options.reading(), resume=options.resume)
-    with silence():  # starts no backend: the devices are for the trials
+    with console.silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
         from dualnet.tuning.report.tables import RESULTS
-    check_overrides(settings, "the model, its training or its evaluation", search, "tune")
+    console.check_overrides(settings, "the model, its training or its evaluation", search, "tune")
     arguments = {**options.arguments_of("job", "run_folder"), **settings}
     tuner = search(options.job, options.corpus, run=run, **arguments)
     if tuner.is_worker:
-        report(options, {"worker": tuner.tuner_id}, "The chief has no more trials.")
+        console.report(options, {"worker": tuner.tuner_id}, "The chief has no more trials.")
         return
     results = read_json(Path(options.output) / RESULTS)
-    report(options, results, *_parts(results, options.output))
+    console.report(options, results, *_parts(results, options.output))
 
 
-def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
+def _parts(results: dict[str, Any], folder: str) -> Iterator[str | console.Table]:
     """Yield the lines and the table of the results of a search."""
     counts = ", ".join(f"{count} {status}" for status, count in results["trials"].items())
     yield f"{results['job']}: {counts}"
     best = results["best"]
     epoch = f" after epoch {best['best_epoch']}" if best["best_epoch"] else ""
     yield f"best: trial {best['trial']}, validation perplexity {best['val_perplexity']:.2f}{epoch}"
-    yield comparison(best, "val_")
+    yield console.comparison(best, "val_")
     for key, value in best["settings"].items():
         yield f"  {key} = {json.dumps(value)}"
     if "comparison" in results:
         has_bits = any(row["test_bits_per_byte"] is not None for row in results["comparison"])
         rows = [
             [row["evaluation"], row["when"],
-             *(number(row[f"{split}_perplexity"]) for split in ("valid", "test")),
-             *[number(row["test_bits_per_byte"], digits=3)] * has_bits, row.get("message", "")]
+             *(console.number(row[f"{split}_perplexity"]) for split in ("valid", "test")),
+             *[console.number(row["test_bits_per_byte"], digits=3)] * has_bits,
+             row.get("message", "")]
             for row in results["comparison"]
         ]  # fmt: skip
         bits = ["test, bits per byte"] * has_bits
-        yield Table(["evaluation", "", "validation", "test", *bits, ""], rows)
+        yield console.Table(["evaluation", "", "validation", "test", *bits, ""], rows)
     left_out = results.get("left_out", {})
     plots = [
         name for name in ("parallel_coordinates.png", "importance.png") if name not in left_out

@@ -44,9 +44,9 @@ class Accuracy:
     Accuracy(70.0% of 10 pairs, 39.7% to 89.2%, ties=0)
     """
 
-    pairs: int
-    correct: int
-    ties: int
+    pairs: int = 0
+    correct: int = 0
+    ties: int = 0
 
     def __repr__(self) -> str:
         low, high = self.interval

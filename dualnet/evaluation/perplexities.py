@@ -129,22 +129,20 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
         plan = _windows(tokens, request.window)
     else:
         plan = _streams(tokens, request)
-    losses = np.empty(plan.tokens, np.float32)
-    answers = {metric.answer: np.empty(plan.tokens, np.float32) for metric in metrics}
-    answers["losses"] = losses
+    names = {"losses", *(metric.question for metric in metrics)}
+    answers = {name: np.empty(plan.tokens, np.float32) for name in names}
+    losses = answers["losses"]
     if request.mc_dropout_samples > 0:
         _average_passes(model, plan, losses, request)
     else:
-        asked = [(metric.question, metric.answer) for metric in metrics] or [("losses", "losses")]
-        for question, answer in dict.fromkeys(asked):
+        for question in names - {"losses"} or names:
             reader = reader_of(model, getattr(questions, question))
-            _read_plan(
-                reader, plan, [{"losses": losses, answer: answers[answer]}], request.temperature
-            )
+            parts = {"losses": losses, question: answers[question]}
+            _read_plan(reader, plan, [parts], request.temperature)
     used = {**request.arguments(), "sequence_length": plan.sequence_length}
     return Evaluation(
         **{key: value for key, value in used.items() if key not in Measuring.names()},
-        **{m.figure: m.compute(answers[m.answer], getattr(request, m.option)) for m in metrics},
+        **{m.figure: m.compute(answers[m.question], getattr(request, m.option)) for m in metrics},
         perplexity=perplexity_of(losses),
         tokens=plan.tokens,
         token_losses=losses,

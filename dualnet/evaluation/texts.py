@@ -14,9 +14,9 @@ from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, Totals, totals_of
 from dualnet.evaluation.pair_perplexity import target_losses
-from dualnet.evaluation.words import Words, words_of
+from dualnet.evaluation.words import words_of
 from dualnet.requests import Scoring
-from dualnet.text import EOS, Tokenizer
+from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_text
 
 # The vocabulary of texts, its `<eos>`, and the ids of what they translate, if anything.
@@ -145,14 +145,7 @@ def scores_of(
     if isinstance(model, TranslationModel):
         ids = [item.ids for item in words]
         losses = target_losses(model, sources, ids, temperature=temperature)
-        words = [
-            Words(
-                np.append(item.ids, eos_id),
-                (*item.words, EOS),
-                np.append(item.starts, len(item.ids)),
-            )
-            for item in words
-        ]
+        words = [item.ended(eos_id) for item in words]
     else:
         streams = [np.append(np.int32(eos_id), item.ids) for item in words]
         reader = reader_of(model, questions.losses)
@@ -178,23 +171,18 @@ def _sides(model: Any, text: Any, texts: list[str], source: Any) -> Sides:
     """
     if not isinstance(model, TranslationModel):
         if source is not None:
-            message = "is for a model that translates. Received: one with "
-            raise ArgumentError(
-                "source", f"{message}{getattr(model, 'name', model)!r}. Leave it out."
-            )
+            received = f"Received: one with {getattr(model, 'name', model)!r}. Leave it out."
+            raise ArgumentError("source", f"is for a model that translates. {received}")
         return *vocabulary_with_eos(model), []
     if source is None:
-        message = (
-            f"must be given for a model that translates, {model.name!r}: what `text` translates."
-        )
-        raise ArgumentError("source", message)
+        which = f"a model that translates, {model.name!r}"
+        raise ArgumentError("source", f"must be given for {which}: what `text` translates.")
     if model.vocabulary is None or model.source_vocabulary is None:
         message = "must have `vocabulary` and `source_vocabulary`. Received: one without."
         raise ArgumentError("model", message)
-    if columns_of(text) is not None and isinstance(source, str):
-        source_texts = texts_of("source", text, source, column_name="source").texts
-    else:
-        source_texts = texts_of("source", source).texts
+    is_column = columns_of(text) is not None and isinstance(source, str)
+    given = (text, source) if is_column else (source,)
+    source_texts = texts_of("source", *given, column_name="source").texts
     if len(source_texts) != len(texts):
         message = f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
         raise ArgumentError("source", message)

@@ -23,6 +23,11 @@ class Words(NamedTuple):
     words: tuple[str, ...]
     starts: np.ndarray
 
+    def ended(self, eos_id: int) -> "Words":
+        """Return the words and `<eos>`."""
+        starts = np.append(self.starts, len(self.ids))
+        return Words(np.append(self.ids, eos_id), (*self.words, EOS), starts)
+
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Return the sum of the `values` of each word's tokens, float64 `(num_words,)`."""
         return np.add.reduceat(values.astype("float64"), self.starts) if self.words else np.zeros(0)

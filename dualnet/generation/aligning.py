@@ -9,9 +9,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, checked
 from dualnet._columns import texts_of
-from dualnet.builders import TranslationModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import reader_of
+from dualnet.builders import Graph, TranslationModel, reader_of
 from dualnet.generation import translation
 from dualnet.generation.translation import Translation, batches_by_length, check_translators, padded
 from dualnet.text.plain_text import check_text
@@ -97,9 +95,8 @@ def alignments(
     elif settings:
         message = "cannot be combined with `translations`. Leave it out."
         raise ArgumentError(next(iter(settings)), message)
-    translations = (
-        [translations] if isinstance(translations, (str, Translation)) else list(translations)
-    )
+    if isinstance(translations, (str, Translation)):
+        translations = [translations]
     if len(translations) != len(texts):
         message = f"must be one for each text. Received: {len(translations)} for {len(texts)}."
         raise ArgumentError("translations", message)

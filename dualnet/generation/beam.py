@@ -11,9 +11,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count, check_ids, checked
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Question, reader_of
+from dualnet.builders import Graph, LanguageModel, Question, reader_of
 from dualnet.requests import Translating
 
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.
@@ -282,7 +280,9 @@ def _likeliest(totals: np.ndarray, count: int) -> Chosen:
     Ties go to the lower word, then to the likelier hypothesis.
     """
     highest = totals.max(axis=1)
-    check_highest(highest.max())
+    if not highest.max() < np.inf:
+        received = f"Received: {highest.max()}."
+        raise ArgumentError("step", f"must return log-probabilities. {received}")
     # `count` words reach `least`, so nothing below is needed; few entries remain to be sorted.
     least: Any = NONE
     if count < highest.shape[1]:
@@ -293,10 +293,10 @@ def _likeliest(totals: np.ndarray, count: int) -> Chosen:
     rank = np.arange(len(order)) - np.searchsorted(sentences, sentences)
     order, rank = order[rank < count], rank[rank < count]
     places = sentences[order], rank
-    chosen = [np.full((len(totals), count), empty) for empty in (NONE, 0, 0)]
+    chosen: Any = tuple(np.full((len(totals), count), empty) for empty in (NONE, 0, 0))
     for part, found in zip(chosen, (values, ids, parents)):
         part[places] = found[order]
-    return chosen[0], chosen[1], chosen[2]
+    return chosen
 
 
 def likeliest_words(logits: Any, count: Any, excluded_ids: Collection[int]) -> tuple[Any, Any]:
@@ -394,13 +394,11 @@ def _search_question(
     """
 
     def question(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
-        names = ("first_ids", "max_tokens", "length_normalization")
-        first_ids, limits, normalization = (segment[name][:, 0] for name in names)
-        zeros = ops.zeros_like(first_ids)
-        search = Search(
-            xp=ops, beam=zeros + beam, n_best=zeros + n_best, length_normalization=normalization,
-            max_tokens=limits, eos_id=eos_id,
-        )  # fmt: skip
+        names = ("max_tokens", "length_normalization")
+        limits = {name: segment[name][:, 0] for name in names}
+        first_ids = segment["first_ids"][:, 0]
+        beams = {"beam": ops.full_like(first_ids, beam), "n_best": ops.full_like(first_ids, n_best)}
+        search = Search(xp=ops, eos_id=eos_id, **beams, **limits)
         count = graph.constants
         # All hypotheses of a sentence share what was read of its source.
         constants = [ops.repeat(part, beam, axis=0) for part in segment["states"][:count]]
@@ -435,10 +433,10 @@ def compiled_search(
     reader = reader_of(model, _search_question(beam, n_best, eos_id, tuple(excluded_ids)))
     limits = np.full(first_ids.shape, max_tokens, "int32")
     normalization = np.full(first_ids.shape, float(length_normalization))
-    names = ("first_ids", "max_tokens", "length_normalization")
-    columns = (first_ids.astype("int32"), limits, normalization)
-    segment = segment | {name: column[:, None] for name, column in zip(names, columns)}
-    answer = reader.predict_on_batch(segment)
+    answer = reader.predict_on_batch({
+        **segment, "first_ids": first_ids.astype("int32")[:, None], "max_tokens": limits[:, None],
+        "length_normalization": normalization[:, None],
+    })  # fmt: skip
     check_logits(answer.pop("total"))
     return Finished(**answer).hypotheses(limits)
 
@@ -494,19 +492,11 @@ def check_logits(value: float) -> None:
         raise ArgumentError("model", f"must compute finite logits. Received: {value}. {way_out}")
 
 
-def check_highest(value: float) -> None:
-    """Raise `ArgumentError` unless `value`, the highest of the log-probabilities, can be one."""
-    if not value < np.inf:
-        raise ArgumentError("step", f"must return log-probabilities. Received: {value}.")
-
-
 def _take(states: Any, rows: np.ndarray) -> Any:
     """Return `rows` of each of `states`."""
-    rows = rows.ravel()
 
     def take(state: Any) -> Any:
-        if isinstance(state, np.ndarray):
-            return state[rows]
-        return ops.take(state, rows, axis=0)
+        xp = np if isinstance(state, np.ndarray) else ops
+        return xp.take(state, rows.ravel(), axis=0)
 
     return keras.tree.map_structure(take, states)

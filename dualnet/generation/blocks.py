@@ -3,24 +3,15 @@
 import functools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from dualnet import layers
 from dualnet._backend import compiled
-from dualnet.builders import LanguageModel
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import Question, reader_of
-from dualnet.layers import (
-    DualConnection,
-    EmbeddingDropout,
-    LockedDropout,
-    OutputProjection,
-    Recurrence,
-    StepDropout,
-)
+from dualnet.builders import Graph, LanguageModel, Question, reader_of
 from dualnet.requests import Drawing
 
 # Tokens of a block: a call of the compiled function costs as much as ten of them.
@@ -30,39 +21,52 @@ PIECE = 16  # where each piece of the text is awaited
 LONG = 32  # tokens of a text for which XLA compiles the whole block, in about half a second
 COLUMNS = 80  # words of which probabilities are summed at once: a sum of all in order is slow
 PLAIN = (
-    keras.layers.InputLayer, keras.layers.Embedding, DualConnection, EmbeddingDropout,
-    LockedDropout, OutputProjection, Recurrence, StepDropout,
+    keras.layers.InputLayer, keras.layers.Embedding, layers.DualConnection,
+    layers.EmbeddingDropout, layers.LockedDropout, layers.OutputProjection, layers.Recurrence,
+    layers.StepDropout,
 )  # fmt: skip
 
 
-def blocks(
-    model: LanguageModel,
-    request: Drawing,
-    logits: np.ndarray,
-    states: list[np.ndarray],
-    *,
-    randoms: list[np.random.Generator],
-    excluded_ids: list[int],
-    stop_id: int | None,
-    seen: list[set[int]],
-    ended: list[bool],
-    size: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+class Batch(NamedTuple):
+    """Texts that are continued side by side, a row each.
+
+    Attributes:
+        model, request: What draws, and how.
+        randoms: The generator of each row.
+        excluded_ids: The ids that are never drawn.
+        stop_id: The id that ends a row, or None.
+        seen: The ids of each row that `repetition_penalty` is for.
+        ended: Whether each row needs no more. Who draws keeps this and `seen` up to date.
+    """
+
+    model: LanguageModel
+    request: Drawing
+    randoms: list[np.random.Generator]
+    excluded_ids: list[int]
+    stop_id: int | None
+    seen: list[set[int]]
+    ended: list[bool]
+
+
+Drawn = Iterator[tuple[np.ndarray, np.ndarray]]
+
+
+def blocks(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int) -> Drawn:
     """Yield the next ids of all rows, as `sampling.draw` draws them, `(rows, size)` or fewer.
 
     With them come the highest logits that they were drawn from. What comes after the `stop_id` of
-    a row means nothing. `seen` are the ids that `repetition_penalty` is for, and `ended` the rows
-    that need no more; the caller keeps both up to date. The numbers of `randoms` are those that
-    single calls would give.
+    a row means nothing. The random numbers are those that single calls would give.
     """
+    model, request = batch.model, batch.request
     sizes = request.top_k, request.top_p is not None and request.top_p < 1
-    is_long = request.max_tokens >= LONG
-    kind = request.temperature == 0, is_long
-    question = _draw_block(tuple(excluded_ids), stop_id, *kind, *sizes)
+    kind = request.temperature == 0, request.max_tokens >= LONG
+    question = _draw_block(tuple(batch.excluded_ids), batch.stop_id, *kind, *sizes)
     reader, rows = reader_of(model, question), len(logits)
     is_sorted = sizes[1] or request.top_k is not None  # which XLA does slowly
-    if is_long and not is_sorted and _is_plain(model) and not reader.compiled:
-        reader.compile(jit_compile=True)
+    if kind[1] and not is_sorted and not reader.compiled:
+        parts = model.core.layers  # those that XLA is known to compile, in float32
+        if all(isinstance(part, PLAIN) and part.compute_dtype == "float32" for part in parts):
+            reader.compile(jit_compile=True)
     settings = {
         "temperature": request.temperature or 1.0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
@@ -75,21 +79,15 @@ def blocks(
     for first in range(0, request.max_tokens, size):
         steps = min(size, request.max_tokens - first)
         segment |= {"logits": logits, "states": states, "steps": np.full((rows, 1), steps, "int32")}
-        segment["ended"] = np.array(ended)[:, None]
-        segment["randoms"] = np.stack([random.random(size) for random in randoms])
+        segment["ended"] = np.array(batch.ended)[:, None]
+        segment["randoms"] = np.stack([random.random(size) for random in batch.randoms])
         if request.repetition_penalty != 1:
             segment["seen"] = np.zeros(logits.shape, bool)
-            for row, ids in zip(segment["seen"], seen):
+            for row, ids in zip(segment["seen"], batch.seen):
                 row[[*ids]] = True
         answer = reader.predict_on_batch(segment)
         logits, states = answer["logits"], answer["states"]
         yield answer["ids"][:, :steps], answer["highest"][:, :steps]
-
-
-def _is_plain(model: LanguageModel) -> bool:
-    """Return True if XLA is known to compile the layers of a model, in float32."""
-    layers = model.core.layers
-    return all(isinstance(one, PLAIN) and one.compute_dtype == "float32" for one in layers)
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import itertools
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import keras
@@ -24,7 +24,7 @@ from dualnet.generation.beam import (
     check_logits,
     compiled_search,
 )
-from dualnet.generation.blocks import BLOCK, PIECE, blocks
+from dualnet.generation.blocks import BLOCK, PIECE, Batch, Drawn, blocks
 from dualnet.requests import Beaming, Drawing
 from dualnet.text import EOS, UNK, Tokenizer
 from dualnet.text.plain_text import check_text
@@ -47,6 +47,7 @@ def continuations(
     drawn for it so far, and whether it has ended, each time that some are new.
     """
     seed = secrets.randbits(64) if request.seed is None else request.seed
+    excluded_ids = excluded(model, request)
     stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
     first = 0 if model.vocabulary.eos_id is None else 1  # after the `<eos>` that texts begin after
     draw_in = blocks if keras.backend.backend() == "tensorflow" else _single_tokens
@@ -56,14 +57,9 @@ def continuations(
         drawn: list[list[int]] = [[] for _ in batch]
         ended = [False] * len(batch)
         seen = [{*streams[i][first:].tolist()} for i in batch]
-        logits, states = read(model, [streams[i] for i in batch])
-        drawn_ids = draw_in(
-            model, request, logits, states,
-            randoms=[np.random.default_rng([seed, i]) for i in batch],
-            excluded_ids=excluded(model, request), stop_id=stop_id, seen=seen, ended=ended,
-            size=size,
-        )  # fmt: skip
-        for ids, highest in drawn_ids:
+        randoms = [np.random.default_rng([seed, i]) for i in batch]
+        rows = Batch(model, request, randoms, excluded_ids, stop_id, seen, ended)
+        for ids, highest in draw_in(rows, *read(model, [streams[i] for i in batch]), size):
             for row, i in enumerate(batch):
                 if ended[row]:
                     continue
@@ -86,36 +82,23 @@ def continuations(
     return _in_batches(continue_batch, streams, ROWS)
 
 
-def _single_tokens(
-    model: LanguageModel,
-    request: Drawing,
-    logits: np.ndarray,
-    states: list[np.ndarray],
-    *,
-    randoms: list[np.random.Generator],
-    excluded_ids: list[int],
-    stop_id: int | None,
-    seen: list[set[int]],
-    ended: list[bool],
-    size: int,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _single_tokens(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int) -> Drawn:
     """Yield what `blocks` does, one token at a time, without the loop inside the function."""
-    how = {name: getattr(request, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-    penalty = request.repetition_penalty
+    how = batch.request.given(["temperature", "top_k", "top_p", "min_p"])
+    penalty = batch.request.repetition_penalty
     while True:
-        tokens = np.zeros((len(randoms), 1), np.int32)  # rows that have ended read padding
+        tokens = np.zeros((len(logits), 1), np.int32)  # rows that have ended read padding
         highest = np.zeros(tokens.shape)
-        for row, random in enumerate(randoms):
-            if not ended[row]:
-                scores = logits[row].astype(np.float64)
-                if penalty != 1:
-                    ids = [*seen[row]]
-                    scores[ids] *= np.where(scores[ids] > 0, 1 / penalty, penalty)
-                scores[excluded_ids] = -np.inf
-                highest[row] = scores.max()
-                tokens[row] = draw(scores, random, **how)
+        for row in np.flatnonzero(~np.array(batch.ended)):
+            scores = logits[row].astype(np.float64)
+            if penalty != 1:
+                ids = [*batch.seen[row]]
+                scores[ids] *= np.where(scores[ids] > 0, 1 / penalty, penalty)
+            scores[batch.excluded_ids] = -np.inf
+            highest[row] = scores.max()
+            tokens[row] = draw(scores, batch.randoms[row], **how)
         yield tokens, highest
-        logits, *states = predict(model.core, [tokens, *states])
+        logits, *states = predict(batch.model.core, [tokens, *states])
         logits = logits[:, -1]
 
 
@@ -145,9 +128,7 @@ def read(model: LanguageModel, streams: list[np.ndarray]) -> tuple[np.ndarray, l
     """
     rows, lengths = len(streams), np.array([len(stream) for stream in streams])
     common, longest = int(lengths.min()), int(lengths.max())
-    tokens = np.zeros((rows, longest), np.int32)
-    for row, stream in zip(tokens, streams):
-        row[: len(stream)] = stream
+    tokens = keras.utils.pad_sequences(streams, longest, padding="post")  # int32
     logits = np.zeros((rows, model.vocabulary_size), np.float32)
     states = [np.zeros((rows, size), np.float32) for size in model.state_size]
     steps = max(1, WORK // rows)  # bounds the memory of a long prompt

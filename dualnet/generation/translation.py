@@ -11,10 +11,7 @@ from keras import ops
 from dualnet._checks import ArgumentError, checked
 from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
-from dualnet.builders import TranslationModel
-from dualnet.builders.bucketing import bucket_length
-from dualnet.builders.graph import Graph
-from dualnet.builders.reader import reader_of
+from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.generation.beam import (
     HYPOTHESES,
@@ -172,8 +169,7 @@ def _translated(
     model: Models, texts: Sequence[str], request: Translating
 ) -> Iterator[tuple[int, list[Translation]]]:
     """Yield the position of each text and its translations, as soon as they are found."""
-    models = list(model) if isinstance(model, Sequence) else [model]
-    beam = request.beam
+    models, beam = list(model) if isinstance(model, Sequence) else [model], request.beam
     check_translators(models)
     target = models[0].vocabulary
     request.check_width(len(target))
@@ -196,11 +192,9 @@ def _translated(
             **request.given(Beaming.names()),
         }
         if is_compiled:
-            segment = {"source": padded(sources[0])}
-            hypotheses = compiled_search(models[0], segment, **settings)
+            hypotheses = compiled_search(models[0], {"source": padded(sources[0])}, **settings)
         else:
-            started = [_begin(one, of_model, beam) for one, of_model in zip(models, sources)]
-            steps, states = zip(*started)
+            steps, states = zip(*(_begin(*pair, beam) for pair in zip(models, sources)))
             hypotheses = beam_search(ensemble_step(steps), list(states), **settings)
         for i, several in zip(batch, hypotheses):
             yield i, [Translation(target.decode(one.ids), **vars(one)) for one in several]
@@ -251,10 +245,7 @@ def batches_by_length(
 def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Return `rows` of ids as one int32 array, padded on the right to a bucket length."""
     width = bucket_length(max(map(len, rows)) or 1)
-    array = np.full((len(rows), width), PADDING_ID, "int32")
-    for row, ids in zip(array, rows):
-        row[: len(ids)] = ids
-    return array
+    return keras.utils.pad_sequences(rows, width, "int32", padding="post", value=PADDING_ID)
 
 
 def _first_states(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
@@ -283,9 +274,8 @@ def _begin(
     def step(tokens: np.ndarray, states: Any) -> tuple[Any, Any]:
         # Convert everything: on torch, Keras rejects a mix of tensors and arrays.
         tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
-        answer = reader.predict_on_batch(
-            {"tokens": tokens, "constants": constants, "states": states}
-        )
+        segment = {"tokens": tokens, "constants": constants, "states": states}
+        answer = reader.predict_on_batch(segment)
         return answer["log_p"], answer["states"]
 
     return step, states[count:]

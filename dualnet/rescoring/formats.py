@@ -189,9 +189,8 @@ def keyed_lines(path: StrPath, ids: Sequence[str | int], *, format: str, name: s
         try:
             by_key = _without_repetition(_keyed(line) for line in lines if line.strip(SPACES))
         except ValueError as error:
-            raise ArgumentError(
-                name, f"must have one line for each key. Received: {os.fspath(path)!r}: {error}."
-            ) from None
+            received = f"Received: {os.fspath(path)!r}: {error}."
+            raise ArgumentError(name, f"must have one line for each key. {received}") from None
     else:
         by_key = {str(number): line for number, line in enumerate(lines)}
     keys = [str(key) if format == "kaldi" else str(int(key)) for key in ids]
@@ -319,13 +318,9 @@ def _kaldi(
         for name, file, other in zip(names, scores, others):
             at, (other_key, numbers) = other or (number, ("", ()))
             if (row or other) and (other_key != key or not numbers):
-                raise _malformed(
-                    file,
-                    at,
-                    f"{key!r} and a number must stand here, as in {os.fspath(path)!r}"
-                    if row
-                    else f"there are more lines than in {os.fspath(path)!r}",
-                )
+                here = f"{key!r} and a number must stand here, as in {os.fspath(path)!r}"
+                more = f"there are more lines than in {os.fspath(path)!r}"
+                raise _malformed(file, at, here if row else more)
             values[name] = _value(numbers)
         match = re.fullmatch(r"(.+)-([0-9]{1,18})", key)
         if match is None:
@@ -397,6 +392,5 @@ def check_name(name: str, pattern: str = r"[^\s=|/]+", argument: str = "lists") 
 
 
 def _malformed(path: StrPath, line: int, reason: str) -> ArgumentError:
-    return ArgumentError(
-        "nbest", f"must hold n-best lists. {os.fspath(path)}, line {line}: {reason}."
-    )
+    place = f"{os.fspath(path)}, line {line}"
+    return ArgumentError("nbest", f"must hold n-best lists. {place}: {reason}.")

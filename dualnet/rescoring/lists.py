@@ -89,9 +89,8 @@ class NBest:
     def __post_init__(self) -> None:
         check_fields(self)
         if not self.hypotheses:
-            raise ArgumentError(
-                "hypotheses", f"must be at least one. Received: none in the list {self.id!r}."
-            )
+            received = f"Received: none in the list {self.id!r}."
+            raise ArgumentError("hypotheses", f"must be at least one. {received}")
 
     @property
     def best(self) -> Hypothesis:

@@ -118,13 +118,11 @@ def rescored(
     translators = [scorer.name for scorer in scorers if scorer.translates]
     if bool(translators) != (sources is not None):
         received = f"{translators[0]!r}, which does" if translators else "no model that does"
-        raise ArgumentError(
-            "sources", f"must be given if a model translates, else not. Received: {received}."
-        )
+        required = "must be given if a model translates, else not."
+        raise ArgumentError("sources", f"{required} Received: {received}.")
     if (carry or adapt) and not readers:
-        raise ArgumentError(
-            "adapt" if adapt else "carry", "must be False without a language model. Received: True."
-        )
+        required = "must be False without a language model. Received: True."
+        raise ArgumentError("adapt" if adapt else "carry", required)
     for scorer in readers if adapt else []:
         check_sentences(scorer.model)
     lists = _with_sources(nbest, sources)
@@ -208,9 +206,8 @@ def _with_sources(
     for count, (one_list, source) in enumerate(itertools.zip_longest(nbest, sources)):
         if one_list is None or source is None:
             received = f"more than {count} for {count}" if source else f"{count} for more"
-            raise ArgumentError(
-                "sources", f"must be one for each list. Received: {received} lists."
-            )
+            message = f"must be one for each list. Received: {received} lists."
+            raise ArgumentError("sources", message)
         yield one_list, source
 
 

@@ -53,16 +53,13 @@ class Tree:
         check_fields(self)
         words = [child for child in self.children if isinstance(child, str)]
         if words and len(self.children) > 1:
-            raise ArgumentError(
-                "children",
-                "must be trees, or one word. Received: "
-                f"{len(self.children)} children with the word {words[0]!r} in the bracket "
-                f"{self.label!r}. Give each word a bracket with its tag, as in (NN dog).",
-            )
+            where = f"with the word {words[0]!r} in the bracket {self.label!r}"
+            received = f"Received: {len(self.children)} children {where}."
+            way_out = " Give each word a bracket with its tag, as in (NN dog)."
+            raise ArgumentError("children", f"must be trees, or one word. {received}", way_out)
         if not self.children and self.label:
-            raise ArgumentError(
-                "children", f"must not be empty. Received: the bracket {self.label!r} of nothing."
-            )
+            received = f"Received: the bracket {self.label!r} of nothing."
+            raise ArgumentError("children", f"must not be empty. {received}")
         outer = self.label in ROOTS and len(self.children) == 1
         if not outer and any(not tree.label for tree in self.trees):
             required = "must have labels, but for one that is alone in the outer bracket."

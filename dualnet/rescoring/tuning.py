@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from dualnet._checks import (
-    ArgumentError,
-    StrPath,
-    check_count,
-    check_finite,
-    checked,
-    did_you_mean,
-    is_number,
-)
+from dualnet._checks import ArgumentError, StrPath, check_count, check_finite, checked, did_you_mean
 from dualnet._files import write_whole
 from dualnet._toml import read_toml
 from dualnet.rescoring.lists import NBest, numbers_of, weighted, with_scores
@@ -211,16 +203,12 @@ def load_weights(path: StrPath) -> dict[str, float]:
     FileNotFoundError: There is no file 'nowhere.toml'.
     """
     weights = read_toml(path, what="A file of weights").get("weights")
-    if (
-        not isinstance(weights, dict)
-        or not weights
-        or not all(is_number(weight) and math.isfinite(weight) for weight in weights.values())
-    ):
-        raise ArgumentError(
-            "weights",
-            "must be a table of numbers, [weights], which `dualnet rescore --save-weights` "
-            f"writes. Received: {os.fspath(path)!r} without it.",
-        )
+    weights = weights if isinstance(weights, dict) else {}
+    numbers = [x for x in weights.values() if type(x) in (int, float) and math.isfinite(x)]
+    if not numbers or len(numbers) < len(weights):
+        required = "must be a table of numbers, [weights], which `dualnet rescore --save-weights` "
+        received = f"Received: {os.fspath(path)!r} without it."
+        raise ArgumentError("weights", f"{required}writes. {received}")
     return {name: float(weight) for name, weight in weights.items()}
 
 
@@ -270,9 +258,8 @@ def statistics_of(nbest: NBest, reference: str, metric: Metric) -> np.ndarray:
                 of_text[item.text] = np.asarray(metric.statistics(item.text, reference), np.float64)
             except ArgumentError as error:
                 line = "" if item.line is None else f", line {item.line}"
-                raise ArgumentError(
-                    "references", f"must fit the lists. In list {nbest.id!r}{line}: {error}"
-                ) from None
+                message = f"must fit the lists. In list {nbest.id!r}{line}: {error}"
+                raise ArgumentError("references", message) from None
     return np.stack([of_text[item.text] for item in nbest.hypotheses])
 
 

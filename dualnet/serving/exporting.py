@@ -22,7 +22,7 @@ from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
 from dualnet.requests import SUFFIXES, Exporting, format_of
 from dualnet.serving import transformers_folder
-from dualnet.text import EOS, UNK, SentencePieceTokenizer, Tokenizer, Vocabulary
+from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.loading import TOKENIZER_FILES
 from dualnet.text.plain_text import check_text
@@ -96,7 +96,7 @@ def why_no_text(model: LanguageModel) -> str:
     return ""
 
 
-def _is_closed(tokenizer: Tokenizer) -> bool:
+def _is_closed(tokenizer: Any) -> bool:
     return isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
 
 
@@ -311,12 +311,10 @@ def _export_file(model: LanguageModel, path: Path, format: str, tokens: StrPath 
         _make_parent(path)
         tempfile.TemporaryFile(dir=path.parent).close()
     if model.cache_size:
-        raise ArgumentError(
-            "format",
-            "must be 'saved_model' for a model with a cache, which a single step cannot hold. "
-            f"Received: format={format!r} with a cache of {model.cache_size} words. "
-            "Export the model without the cache, or as a SavedModel.",
-        )
+        required = "must be 'saved_model' for a model with a cache, which no single step can hold."
+        received = f"Received: format={format!r} with a cache of {model.cache_size} words."
+        way_out = " Export the model without the cache, or as a SavedModel."
+        raise ArgumentError("format", f"{required} {received}", way_out)
 
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
         if mapping is not None:
@@ -353,9 +351,8 @@ def _check_new_or_empty(directory: Path) -> None:
     is_folder = directory.is_dir()
     if any(directory.iterdir()) if is_folder else directory.exists():
         problem = "which holds files" if is_folder else "which is a file"
-        raise FileExistsError(
-            f"`directory` must be new or empty. Received: {str(directory)!r}, {problem}."
-        )
+        received = f"Received: {str(directory)!r}, {problem}."
+        raise FileExistsError(f"`directory` must be new or empty. {received}")
 
 
 def _make_parent(path: Path) -> None:
@@ -390,27 +387,22 @@ def _explained(name: str, path: Path) -> Iterator[None]:
 def _unfinished_prefix(path: Path) -> str:
     """Return the prefix of this export's unfinished folder; remove those of killed exports.
 
-    They stand beside `path`, where exports to other paths may be under way, so their names tell
-    the path and the process. A leading dot: a model server takes a name that begins with a digit
-    for a version to serve.
+    Those are of a process that has ended, or a day old. They stand beside `path`, where exports to
+    other paths may be under way, so their names tell the path and the process. A leading dot: a
+    model server takes a name that begins with a digit for a version to serve.
     """
     prefix = f".{path.name}.unfinished-"
-    _remove_leftovers(path.parent, prefix)
+    for folder in path.parent.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError):
+            old = time.time() - folder.stat().st_mtime > ABANDONED_AFTER_SECONDS
+            if old or _has_ended(folder.name.removeprefix(prefix).partition(".")[0]):
+                shutil.rmtree(folder, ignore_errors=True)
     return f"{prefix}{_owner(os.getpid())}."
 
 
 def _owner(process: int) -> str:
     """Return a name for a process of this machine."""
     return f"{platform.node().replace('.', '_')}-{process}"
-
-
-def _remove_leftovers(parent: Path, prefix: str) -> None:
-    """Remove folders of exports whose process has ended, or that are a day old."""
-    for folder in parent.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError):
-            old = time.time() - folder.stat().st_mtime > ABANDONED_AFTER_SECONDS
-            if old or _has_ended(folder.name.removeprefix(prefix).partition(".")[0]):
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_ended(owner: str) -> bool:

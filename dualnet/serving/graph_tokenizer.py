@@ -1,13 +1,14 @@
 """Maps text to the ids of words and back inside a TensorFlow graph, exactly as in Python."""
 
 import functools
-import sys
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from dualnet.text import EOS, UNK, Vocabulary
+from dualnet.text.byte_level import characters
 from dualnet.text.plain_text import BLANK_LINES, ENDS
 
 CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the only letter with two lower-case forms
@@ -29,7 +30,7 @@ class GraphTokenizer(tf.Module):
             tf.lookup.KeyValueTensorInitializer(words, tf.range(len(words))),
             default_value=-1 if self.unk_id is None else self.unk_id,
         )
-        spaces = (c for c in _characters() if c.isspace() and c != "\n")
+        spaces = (c for c in characters() if c.isspace() and c != "\n")
         self._spaces = f"[{_ranges(spaces)}]"
         ends = {"line": "\n", "blank-line": BLANK_LINES.pattern}
         self._end = ends.get(vocabulary.documents)
@@ -104,30 +105,19 @@ class GraphLower(tf.Module):
 @functools.cache
 def _lower_case() -> tuple[dict[str, str], str]:
     """Return the lower case of all letters that have one, and a pattern of the final sigma."""
-    letters = {c: c.lower() for c in _characters() if c.lower() != c}
+    letters = {c: c.lower() for c in characters() if c.lower() != c}
     # The final sigma depends on which characters are "cased" and "case-ignorable" (Unicode
     # standard, section 3.13). No Python module lists them, but `str.lower` reveals them.
-    cased = {c for c in _characters() if f".{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
-    either = {c for c in _characters() if f"A{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+    cased = {c for c in characters() if f".{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
+    either = {c for c in characters() if f"A{c}{CAPITAL_SIGMA}".lower()[-1] == FINAL_SIGMA}
     cased_range, ignorable_range = _ranges(sorted(cased)), _ranges(sorted(either - cased))
     before = f"[{cased_range}][{ignorable_range}]*"
     after = f"[{ignorable_range}]*(?:[^{cased_range}{ignorable_range}]|$)"
     return letters, f"({before}){CAPITAL_SIGMA}({after})"
 
 
-def _characters() -> Iterable[str]:
-    """Yield every character that UTF-8 can encode."""
-    for code in range(sys.maxunicode + 1):
-        if not 0xD800 <= code <= 0xDFFF:
-            yield chr(code)
-
-
-def _ranges(characters: Iterable[str]) -> str:
-    """Return sorted `characters` as ranges of a regular expression, to stand in brackets."""
-    ranges: list[list[int]] = []
-    for code in map(ord, characters):
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
+def _ranges(letters: Iterable[str]) -> str:
+    """Return sorted `letters` as ranges of a regular expression, to stand in brackets."""
+    codes = np.array([*map(ord, letters)])
+    ranges = np.split(codes, np.flatnonzero(np.diff(codes) > 1) + 1)
+    return "".join(rf"\x{{{run[0]:x}}}-\x{{{run[-1]:x}}}" for run in ranges)

@@ -1,5 +1,6 @@
 """Draws words one after another, carrying the state, inside a TensorFlow graph."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,20 +26,17 @@ def checked(prompts: Any, settings: dict[str, Any], bound: int) -> dict[str, Any
 
     `bound` is the highest `max_tokens`.
     """
-    temperature, top_p = settings["temperature"], settings["top_p"]
-    ranges = {
-        "temperature": (
-            "finite and at least 0",
-            tf.math.is_finite(temperature) & (temperature >= 0),
-        ),
-        "top_k": ("at least 0 (0: all words)", settings["top_k"] >= 0),
-        "top_p": ("above 0 and at most 1", (top_p > 0) & (top_p <= 1)),
-    }
-    checks = requests.same_rows({"prompts": prompts, **settings}, "prompts")
+    temperature, top_k, top_p = (settings[name] for name in ("temperature", "top_k", "top_p"))
+    is_temperature = tf.math.is_finite(temperature) & (temperature >= 0)
+    is_top_p = (top_p > 0) & (top_p <= 1)
     limits = f"at least 0 and at most {bound}, the bound of this export"
-    checks.append(requests.in_range("max_tokens", settings["max_tokens"], 0, bound, limits))
-    for name, (requirement, valid) in ranges.items():
-        checks.append(requests.all_valid(name, settings[name], valid, requirement))
+    checks = [
+        *requests.same_rows({"prompts": prompts, **settings}, "prompts"),
+        requests.in_range("max_tokens", settings["max_tokens"], 0, bound, limits),
+        requests.all_valid("temperature", temperature, is_temperature, "finite and at least 0"),
+        requests.all_valid("top_k", top_k, top_k >= 0, "at least 0 (0: all words)"),
+        requests.all_valid("top_p", top_p, is_top_p, "above 0 and at most 1"),
+    ]
     return requests.after(checks, settings)
 
 
@@ -116,8 +114,6 @@ def draw(logits: Any, step: Any, settings: dict[str, Any], excluded_ids: Sequenc
 
 def _uniform(seeds: Any, step: Any) -> Any:
     """Return a number in [0, 1) for each of `seeds`, `(batch,)`, at `step`: float64."""
-
-    def draw_one(seed: Any) -> Any:
-        return tf.random.stateless_uniform((), tf.stack([seed, step]), dtype=tf.float64)
-
-    return tf.map_fn(draw_one, seeds, fn_output_signature=tf.TensorSpec((), tf.float64))
+    draw_one = functools.partial(tf.random.stateless_uniform, (), dtype=tf.float64)
+    pairs = tf.stack([seeds, tf.fill(tf.shape(seeds), step)], axis=1)
+    return tf.map_fn(draw_one, pairs, fn_output_signature=tf.TensorSpec((), tf.float64))

@@ -70,8 +70,8 @@ class ServedReader:
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
         # Chunks of equal length, at least one, each of at least one token: an empty text needs
         # no special case. The padding is cut off at the end.
-        chunks = tf.maximum(1, _ceil_divide(time, self._chunk_length(batch)))
-        length = tf.maximum(1, _ceil_divide(time, chunks))
+        chunks = tf.maximum(1, -(-time // self._chunk_length(batch)))
+        length = tf.maximum(1, -(-time // chunks))
         padding = [[0, 0], [0, chunks * length - time]]
         ids, targets = tf.pad(ids, padding), tf.pad(targets, padding)
 
@@ -137,7 +137,3 @@ def scored_text(tokenizer: TextReader, ids: Any, lengths: Any, log_p: Any) -> Te
         "lengths": lengths,
         "perplexity": tf.cast(perplexity, tf.float32),
     }
-
-
-def _ceil_divide(a: Any, b: Any) -> Any:
-    return (a + b - 1) // b

@@ -9,8 +9,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import extra
-from dualnet.builders import LanguageModel
-from dualnet.builders.weights import names_in
+from dualnet.builders import LanguageModel, names_in
 from dualnet.runs.loading import run_of
 from dualnet.runs.model_cards import README, model_card
 from dualnet.runs.shipped import LICENCES

@@ -105,7 +105,7 @@ def character_classes() -> tuple[list[int], list[int]]:
     classes = np.full(0x110000, OTHER)
     for number, pattern in PATTERNS.items():
         others = normalizers.Replace(Regex(f"[^{pattern}]+"), "")
-        classes[[ord(c) for c in others.normalize_str(_characters())]] = number
+        classes[[ord(c) for c in others.normalize_str(characters())]] = number
     starts = np.flatnonzero(np.diff(classes, prepend=-1))
     return starts.tolist(), classes[starts].tolist()
 
@@ -115,10 +115,11 @@ def lower_case() -> dict[str, str]:
     """Return the lower case of the characters that the library's `Lowercase` changes."""
     from tokenizers import normalizers
 
-    characters = _characters().replace("\n", "")
-    lower = normalizers.Lowercase().normalize_str("\n".join(characters)).split("\n")
-    return {c: changed for c, changed in zip(characters, lower) if c != changed}
+    letters = characters().replace("\n", "")
+    lower = normalizers.Lowercase().normalize_str("\n".join(letters)).split("\n")
+    return {c: changed for c, changed in zip(letters, lower) if c != changed}
 
 
-def _characters() -> str:
+def characters() -> str:
+    """Return every character that UTF-8 can encode."""
     return "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF)

@@ -59,35 +59,31 @@ def train_tokenizer(
     learnt = check_size(kind, size, special=len(special))
     ends = [END, "\n"] if documents == "line" else [END]
     split = re.compile("|".join(map(re.escape, [*ends, *special]))).split
-    tokenizer: Any
     first = [EOS] if kind == "bpe" else [EOS, UNK]
     options: dict[str, Any] = {"show_progress": False, "special_tokens": first}
+    options |= {"vocab_size": learnt} if learnt else {}
+    parts: Any  # the model, what divides texts, and the decoder
+    trainer: Any
     if kind == "bpe":
-        tokenizer = tokenizers.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        tokenizer.decoder = decoders.ByteLevel()
-        options |= {"vocab_size": learnt, "initial_alphabet": sorted(alphabet())}
-        trainer: Any = trainers.BpeTrainer(**options)
+        parts = models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=sorted(alphabet()), **options)
     elif kind == "unigram":
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(vocab_size=learnt, unk_token=UNK, **options)
+        parts = models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(unk_token=UNK, **options)
     elif kind == "word-piece":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
         # The library reads longer words as unknown, and a word with an unknown character whole:
         # that of Chinese, which has no spaces, is a character.
-        pattern = f"\\p{{Han}}|[\\s\\S]{{{LONGEST_WORD}}}"
-        parts = pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated")
-        steps = [pre_tokenizers.BertPreTokenizer(), parts]
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        tokenizer.decoder = decoders.WordPiece(cleanup=False)
-        trainer = trainers.WordPieceTrainer(vocab_size=learnt, **options)
+        pattern = tokenizers.Regex(f"\\p{{Han}}|[\\s\\S]{{{LONGEST_WORD}}}")
+        steps = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Split(pattern, "isolated")]
+        sequence = pre_tokenizers.Sequence(steps)
+        parts = models.WordPiece(unk_token=UNK), sequence, decoders.WordPiece(cleanup=False)
+        trainer = trainers.WordPieceTrainer(**options)
     else:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token=UNK))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
-        tokenizer.decoder = decoders.Fuse()
+        single = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+        parts = models.WordLevel(unk_token=UNK), single, decoders.Fuse()
         trainer = trainers.WordLevelTrainer(**options)
+    tokenizer: Any = tokenizers.Tokenizer(parts[0])
+    tokenizer.pre_tokenizer, tokenizer.decoder = parts[1:]
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()  # so that the file says it
     counts: Counter[str] = Counter()  # of characters

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._contexts import hidden_stderr
 from dualnet._files import write_whole
-from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, check_text
-from dualnet.text.tokenizer import Tokenizer, places_in
+from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text
+from dualnet.text.tokenizer import Tokenizer
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
 LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
@@ -22,7 +22,6 @@ LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-c
 _CODES = (range(0x300), range(0x2000, 0x2070), range(0x1F600, 0x1F610), range(0x300, 0x30000, 97))
 PROBES = [chr(code) for codes in _CODES for code in codes if not 0xD800 <= code <= 0xDFFF]
 PROBES += ["e\u0301", "\u1112\u1161\u11ab", "\uff21\ufb01\ufeff", "\U0001f469\u200d\U0001f469"]
-LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
 BYTE_EOS = 256  # the id of `<eos>` among the bytes
 MARK = 0xFF  # no byte of UTF-8
 
@@ -59,8 +58,7 @@ class LibraryTokenizer(Tokenizer):
 
     def __post_init__(self) -> None:
         check_text("json", self.json)
-        check_choice("documents", self.documents, DOCUMENTS)
-        check_flag("lowercase", self.lowercase)
+        super().__post_init__()
         tokenizer = parsed(self.json)
         has_end = any(tokenizer.token_to_id(name) is not None for name in END_NAMES)
         if not has_end:
@@ -91,11 +89,9 @@ class LibraryTokenizer(Tokenizer):
         return f"LibraryTokenizer({self.kind}, {len(self)} units, sha256={self.sha256[:12]}…)"
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, LibraryTokenizer):
-            return NotImplemented
-        return all(
-            getattr(self, name) == getattr(other, name)
-            for name in ("sha256", "documents", "lowercase")
+        names = ("sha256", "documents", "lowercase")
+        return isinstance(other, LibraryTokenizer) and all(
+            getattr(self, name) == getattr(other, name) for name in names
         )
 
     def __hash__(self) -> int:
@@ -261,12 +257,9 @@ class LibraryTokenizer(Tokenizer):
         return np.array(ids, "int32")
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        lower = text.lower() if self.lowercase else text
         with self._reading():
-            encoding = self._library.encode(lower, add_special_tokens=False)
-        places = places_in(text, lower)
-        for unit, (start, end) in zip(encoding.ids, encoding.offsets):
-            yield unit, places[start], places[end]
+            encoding = self._library.encode(text, add_special_tokens=False)
+        return ((unit, *span) for unit, span in zip(encoding.ids, encoding.offsets))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
@@ -281,12 +274,7 @@ class LibraryTokenizer(Tokenizer):
         write_whole(path, self.json)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "kind": "library",
-            "json": self.json,
-            "documents": self.documents,
-            "lowercase": self.lowercase,
-        }
+        return {**super().get_config(), "kind": "library"}
 
 
 def parsed(text: str) -> Any:
@@ -374,9 +362,6 @@ class ByteTokenizer(Tokenizer):
     unk_id: ClassVar[None] = None
     loses: ClassVar[str] = ""
 
-    def __post_init__(self) -> None:
-        check_choice("documents", self.documents, DOCUMENTS)
-
     @functools.cached_property
     def words(self) -> tuple[str, ...]:  # type: ignore[override]
         """The bytes as they are shown: those of ASCII as characters, others as in "\\xe4"."""
@@ -416,9 +401,6 @@ class ByteTokenizer(Tokenizer):
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens([EOS])
         write_whole(path, tokenizer.to_str())
-
-    def get_config(self) -> dict[str, Any]:
-        return {"kind": self.kind, "documents": self.documents}
 
 
 def byte_units() -> dict[str, int]:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag, extra
+from dualnet._checks import ArgumentError, StrPath, extra
 from dualnet._files import write_whole
 from dualnet.text.library_tokenizer import END_NAMES, library_errors
-from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, check_text
-from dualnet.text.tokenizer import Tokenizer, places_in
+from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text
+from dualnet.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __post_init__(self) -> None:
         check_text("base64", self.base64)
-        check_choice("documents", self.documents, DOCUMENTS)
-        check_flag("lowercase", self.lowercase)
+        super().__post_init__()
         _ = self._library  # the file is checked
 
     def __repr__(self) -> str:
@@ -127,12 +126,9 @@ class SentencePieceTokenizer(Tokenizer):
         return np.concatenate([*ended, arrays[-1]])
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        lower = text.lower() if self.lowercase else text
         with library_errors("The text must be one that the tokeniser can read"):
-            encoding = self._library.encode(lower, return_type="offset_mapping")
-        places = places_in(text, lower)
-        for unit, (start, end) in zip(encoding["ids"], encoding["offsets"]):
-            yield unit, places[start], places[end]
+            encoding = self._library.encode(text, return_type="offset_mapping")
+        return ((unit, *span) for unit, span in zip(encoding["ids"], encoding["offsets"]))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
@@ -141,11 +137,3 @@ class SentencePieceTokenizer(Tokenizer):
     def save(self, path: StrPath) -> None:
         """Write the SentencePiece file unchanged, whole or not at all."""
         write_whole(path, self._model)
-
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "base64": self.base64,
-            "documents": self.documents,
-            "lowercase": self.lowercase,
-        }

@@ -2,16 +2,18 @@
 
 import abc
 import codecs
+import dataclasses
 import functools
 import operator
 import reprlib
+import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, checked
-from dualnet.text.plain_text import EOS, UNK, check_text, documents_of, marked
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag, checked
+from dualnet.text.plain_text import DOCUMENTS, EOS, UNK, check_text, documents_of, marked
 
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
 
@@ -53,6 +55,10 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def lowercase(self) -> bool:
         """Whether text is lower-cased first."""
+
+    def __post_init__(self) -> None:
+        check_choice("documents", self.documents, DOCUMENTS)
+        check_flag("lowercase", self.lowercase)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -116,16 +122,17 @@ class Tokenizer(abc.ABC):
         """Return the ids of `text`, in which `END` marks the end of a document."""
 
     @abc.abstractmethod
-    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        """Yield the id, start and end of each unit of a document, in characters."""
+    def _spans(self, text: str) -> Iterable[tuple[int, int, int]]:
+        """Return the id, start and end of each unit of a document, in characters."""
 
     @abc.abstractmethod
     def save(self, path: StrPath) -> None:
         """Write the units to the file `path`; all or nothing."""
 
-    @abc.abstractmethod
     def get_config(self) -> dict[str, Any]:
         """Return a JSON-serialisable config for `from_config`."""
+        fields = dataclasses.fields(typing.cast(Any, self))
+        return {"kind": self.kind} | {field.name: getattr(self, field.name) for field in fields}
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids of `text`: int32 `(num_tokens,)`."""
@@ -141,8 +148,12 @@ class Tokenizer(abc.ABC):
         check_text("text", text)
         spans: list[tuple[int, int, int]] = []
         for begin, first, last in documents_of(text, self.documents):
-            document = self._spans(text[begin:first])
-            spans += ((i, start + begin, end + begin) for i, start, end in document)
+            document = text[begin:first]
+            lower = document.lower() if self.lowercase else document
+            places: Sequence[int] = range(begin, first + 1)
+            if len(lower) != len(document):  # some letters have a lower case of several characters
+                places = [place for place, c in zip(places, document) for _ in c.lower()] + [first]
+            spans += ((i, places[start], places[end]) for i, start, end in self._spans(lower))
             if last > first:
                 spans.append((self.require_eos(), first, last))
         columns = np.array(spans, "int64").reshape(-1, 3)
@@ -213,11 +224,3 @@ class Tokenizer(abc.ABC):
         if self.eos_id is None:
             raise ArgumentError(argument, required, way_out, tokenizer=self)
         return self.eos_id
-
-
-def places_in(text: str, lower: str) -> Sequence[int]:
-    """Return where in `text` each character of `lower`, its lower case, comes from, and the end."""
-    if len(lower) == len(text):
-        return range(len(text) + 1)
-    places = [i for i, character in enumerate(text) for _ in character.lower()]
-    return [*places, len(text)]

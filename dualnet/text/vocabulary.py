@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_count, check_flag, checked
+from dualnet._checks import ArgumentError, StrPath, check_count, checked
 from dualnet._files import write_whole
-from dualnet.text.plain_text import DOCUMENTS, END, ENDS, EOS, UNK, blocks, check_text, words_of
+from dualnet.text.plain_text import END, ENDS, EOS, UNK, blocks, check_text, words_of
 from dualnet.text.tokenizer import Tokenizer
 
 
@@ -47,14 +47,12 @@ class Vocabulary(Tokenizer):
     loses: ClassVar[str] = "the white space between words is lost"
 
     def __post_init__(self) -> None:
-        check_choice("documents", self.documents, DOCUMENTS)
-        check_flag("lowercase", self.lowercase)
+        super().__post_init__()
         several = isinstance(self.words, Iterable) and not isinstance(self.words, str)
         words = tuple(self.words) if several else ()
         if not words:
-            raise ArgumentError(
-                "words", "must be a sequence of at least one word.", words=self.words
-            )
+            required = "must be a sequence of at least one word."
+            raise ArgumentError("words", required, words=self.words)
         ids: dict[str, int] = {}
         for i, word in enumerate(words):
             if check_text("words", word).split() != [word]:
@@ -81,9 +79,7 @@ class Vocabulary(Tokenizer):
         return self.encode_words(words_of(text))
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        for found in re.finditer(r"\S+", text):
-            word = found[0].lower() if self.lowercase else found[0]
-            yield self.id(word), *found.span()
+        return ((self.id(found[0]), *found.span()) for found in re.finditer(r"\S+", text))
 
     def encode_words(self, words: list[str]) -> np.ndarray:
         """Return the ids of `words`, `<eos>` among them: int32 `(num_tokens,)`."""
@@ -118,12 +114,7 @@ class Vocabulary(Tokenizer):
         return cls(tuple(text.split(END)[:-1]), lowercase=lowercase, documents=documents)
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "words": list(self.words),
-            "lowercase": self.lowercase,
-            "documents": self.documents,
-        }
+        return {**super().get_config(), "words": [*self.words]}
 
     @classmethod
     @checked
