@@ -1,5 +1,6 @@
 """The few functions that differ between backends: loops, and gradients of functions."""
 
+import contextlib
 import functools
 import itertools
 import weakref
@@ -244,3 +245,19 @@ def compiled(function):
     if tf.executing_eagerly():
         return function
     return tf.function(function, jit_compile=True, autograph=False)
+
+
+def like(carry, new):
+    """Return the tensors `new` with the shapes and dtypes of `carry`, which a loop requires."""
+    return keras.tree.map_structure(
+        lambda old, tensor: ops.reshape(ops.cast(tensor, old.dtype), ops.shape(old)), carry, new
+    )
+
+
+def double_precision():
+    """Return a context in which a compiled function can use float64, which JAX needs to be told."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.enable_x64(True)
+    return contextlib.nullcontext()

@@ -388,6 +388,11 @@ class Drawing(Beaming):
         "beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]
     }
 
+    @property
+    def is_truncated(self) -> bool:
+        """Whether `top_k` or `top_p` may leave out tokens, which are sorted for it."""
+        return self.top_k is not None or self.top_p not in (None, 1)
+
 
 class Translating(Beaming):
     """How texts are translated.

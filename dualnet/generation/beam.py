@@ -10,8 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet._backend import double_precision, like
 from dualnet._checks import ArgumentError, check_count, check_ids, checked
-from dualnet.builders import Graph, LanguageModel, Question, reader_of
+from dualnet.builders import Graph, LanguageModel, Question, bucket_length, reader_of
 from dualnet.requests import Translating
 
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.
@@ -188,6 +189,7 @@ class Search:
         beam, n_best, max_tokens: int `(sentences,)`. Arrays have as many columns as the largest.
         length_normalization: float64 `(sentences,)`.
         eos_id: As for `beam_search`.
+        sizes: The largest `beam`, `n_best` and `max_tokens`, where they are known.
     """
 
     xp: Any
@@ -196,6 +198,7 @@ class Search:
     length_normalization: Any
     max_tokens: Any
     eos_id: int | None
+    sizes: tuple[Any, Any, Any] | None = None
 
     def start(self, is_running: Any = True) -> tuple[Any, Any, Finished]:
         """Return scores, float64, and prefixes, int32 `(..., time)`, of all, and what is finished.
@@ -203,8 +206,8 @@ class Search:
         A sentence that is not running has one finished hypothesis, which is empty.
         """
         xp, sentences = self.xp, self.xp.shape(self.beam)[0]
-        sizes = (self.beam, self.n_best, self.max_tokens)
-        width, count, time = (xp.max(each, initial=1) for each in sizes)
+        settings = (self.beam, self.n_best, self.max_tokens)
+        width, count, time = self.sizes or (xp.max(each, initial=1) for each in settings)
         is_running = xp.reshape(is_running, (-1, 1))
         is_first = xp.arange(count) == 0
         zeros = xp.zeros((sentences, count), "float64")
@@ -339,7 +342,7 @@ def search_in_graph(
     *,
     is_running: Any = True,
 ) -> tuple[Finished, Any]:
-    """Return the finished hypotheses of a beam search in a function that TensorFlow compiles.
+    """Return the finished hypotheses of a beam search in a compiled function.
 
     `step` returns what `likeliest_words` does for the widest beam, and the new states; `first_ids`
     are `(sentences,)`. With what is finished comes a number that is nan if a log-probability was.
@@ -367,11 +370,6 @@ def search_in_graph(
         states = [ops.take(state, ops.reshape(rows, (-1,)), axis=0) for state in states]
         return length + 1, tokens, states, *kept, total
 
-    def like(carry: Any, new: Any) -> Any:
-        for old, each in zip(keras.tree.flatten(carry), keras.tree.flatten(new)):
-            each.set_shape(old.shape)
-        return new
-
     states = [ops.take(state, ops.reshape(every_row, (-1,)), axis=0) for state in states]
     total = ops.zeros((), "float64")
     start = (ops.zeros((), "int32"), tokens, states, scores, prefixes, finished, total)
@@ -387,18 +385,20 @@ def search_in_graph(
 def _search_question(
     beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int, ...]
 ) -> Question:
-    """Return a question on TensorFlow that is answered with the `Finished` of a whole search.
+    """Return a question that is answered with the `Finished` of a whole search.
 
     A segment has the `states` of each sentence, or its `source`; `first_ids` and `max_tokens`,
-    int32, and `length_normalization`, float64, all `(sentences, 1)`.
+    int32, and `length_normalization`, float64, all `(sentences, 1)`; `max_tokens` has a column for
+    each token of the longest one instead, so that its shape tells their number.
     """
 
     def question(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
         names = ("max_tokens", "length_normalization")
         limits = {name: segment[name][:, 0] for name in names}
+        sizes = beam, n_best, ops.shape(segment["max_tokens"])[1]
         first_ids = segment["first_ids"][:, 0]
         beams = {"beam": ops.full_like(first_ids, beam), "n_best": ops.full_like(first_ids, n_best)}
-        search = Search(xp=ops, eos_id=eos_id, **beams, **limits)
+        search = Search(xp=ops, eos_id=eos_id, **beams, **limits, sizes=sizes)
         count = graph.constants
         # All hypotheses of a sentence share what was read of its source.
         constants = [ops.repeat(part, beam, axis=0) for part in segment["states"][:count]]
@@ -426,17 +426,20 @@ def compiled_search(
     length_normalization: float = 0.0,
     excluded_ids: Collection[int] = (),
 ) -> list[list[Hypothesis]]:
-    """Return the hypotheses of `beam_search`, on TensorFlow by one call of a compiled function.
+    """Return the hypotheses of `beam_search`, by one call of a compiled function.
 
     `segment` holds the `states` of each sentence, or the `source`.
     """
     reader = reader_of(model, _search_question(beam, n_best, eos_id, tuple(excluded_ids)))
     limits = np.full(first_ids.shape, max_tokens, "int32")
-    normalization = np.full(first_ids.shape, float(length_normalization))
-    answer = reader.predict_on_batch({
-        **segment, "first_ids": first_ids.astype("int32")[:, None], "max_tokens": limits[:, None],
-        "length_normalization": normalization[:, None],
-    })  # fmt: skip
+    normalization = np.full((len(limits), 1), float(length_normalization))
+    segment = segment | {
+        "first_ids": first_ids.astype("int32")[:, None],
+        "max_tokens": np.tile(limits[:, None], bucket_length(int(limits.max()))),
+        "length_normalization": normalization,
+    }
+    with double_precision():
+        answer = reader.predict_on_batch(segment)
     check_logits(answer.pop("total"))
     return Finished(**answer).hypotheses(limits)
 

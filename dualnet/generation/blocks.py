@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from dualnet import layers
-from dualnet._backend import compiled
+from dualnet._backend import compiled, double_precision, like
 from dualnet.builders import Graph, LanguageModel, Question, reader_of
 from dualnet.requests import Drawing
 
@@ -62,8 +62,7 @@ def blocks(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int
     kind = request.temperature == 0, request.max_tokens >= LONG
     question = _draw_block(tuple(batch.excluded_ids), batch.stop_id, *kind, *sizes)
     reader, rows = reader_of(model, question), len(logits)
-    is_sorted = sizes[1] or request.top_k is not None  # which XLA does slowly
-    if kind[1] and not is_sorted and not reader.compiled:
+    if kind[1] and not (request.is_truncated or reader.compiled):  # XLA sorts slowly
         parts = model.core.layers  # those that XLA is known to compile, in float32
         if all(isinstance(part, PLAIN) and part.compute_dtype == "float32" for part in parts):
             reader.compile(jit_compile=True)
@@ -85,7 +84,8 @@ def blocks(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int
             segment["seen"] = np.zeros(logits.shape, bool)
             for row, ids in zip(segment["seen"], batch.seen):
                 row[[*ids]] = True
-        answer = reader.predict_on_batch(segment)
+        with double_precision():
+            answer = reader.predict_on_batch(segment)
         logits, states = answer["logits"], answer["states"]
         yield answer["ids"][:, :steps], answer["highest"][:, :steps]
 
@@ -146,14 +146,11 @@ def _draw_block(
             if stop_id is not None:
                 running = running & (drawn != stop_id)
             logits, states = graph.logits(drawn[:, None], carry[1:])
-            new_carry = [logits[:, -1], *states]
-            for new, old in zip(new_carry, carry):
-                new.set_shape(old.shape)
-            return i + 1, new_carry, running, seen, results
+            return i + 1, [logits[:, -1], *states], running, seen, results
 
         _, carry, _, _, (ids, highest) = ops.while_loop(
             lambda i, carry, running, *_: (i < steps[0, 0]) & ops.any(running),
-            step,
+            lambda *carry: like(carry, step(*carry)),
             (0, [segment["logits"], *segment["states"]], ops.logical_not(segment["ended"][:, 0]),
              [segment[name] for name in ("seen",) if name in segment],
              [ops.zeros_like(randoms, "int32"), ops.zeros_like(randoms)]),

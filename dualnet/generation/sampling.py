@@ -50,7 +50,9 @@ def continuations(
     excluded_ids = excluded(model, request)
     stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
     first = 0 if model.vocabulary.eos_id is None else 1  # after the `<eos>` that texts begin after
-    draw_in = blocks if keras.backend.backend() == "tensorflow" else _single_tokens
+    backend = keras.backend.backend()  # XLA, which compiles all on JAX, sorts slowly
+    in_steps = backend == "torch" or (backend == "jax" and request.is_truncated)
+    draw_in = _single_tokens if in_steps else blocks
     size = PIECE if ends or on_tokens else BLOCK
 
     def continue_batch(batch: list[int]) -> list[list[int]]:
@@ -192,7 +194,7 @@ def likeliest_continuations(
     def search(batch: list[int]) -> list[list[Hypothesis]]:
         how = {**settings, "first_ids": np.array([streams[i][-1] for i in batch])}
         _, states = read(model, [streams[i][:-1] for i in batch])
-        if keras.backend.backend() == "tensorflow":
+        if keras.backend.backend() != "torch":
             return compiled_search(model, {"states": states}, **how)
         return beam_search(language_model_step(model), states, **how)
 
