@@ -56,10 +56,8 @@ def data(options: Data) -> None:
     reads_words = tokenizer.kind == "words"
     sizes = {} if reads_words else _bytes_per_token(corpus, options)
     splits = {split: corpus.split(split) for split in corpora.SPLITS}
-    counts = {
-        split: int(np.count_nonzero(ids == tokenizer.eos_id))  # each document ends in <eos>
-        for split, ids in splits.items()
-    }
+    # Each document ends in <eos>.
+    counts = {split: int(np.sum(ids == tokenizer.eos_id)) for split, ids in splits.items()}
     result = {name: getattr(corpus, name) for name in ("name", "source", "lowercase")}
     result |= {"tokenizer": corpus.tokenizer, "documents": tokenizer.documents}
     result |= {"fractions": corpus.fractions} if corpus.fractions else {}

@@ -162,9 +162,8 @@ def evaluate(options: Evaluate) -> None:
         # Of a text, a cache remembers no more words than it has.
         longest = max(len(tokens), *(len(corpus.split(each)) for each in SPLITS))
         size = min(check_count("size", notes["cache"]["size"], least=1), longest)
-        model = remember(
-            builders.with_cache(model, **{**notes["cache"], "size": size}), run_of(model)
-        )
+        cached = builders.with_cache(model, **{**notes["cache"], "size": size})
+        model = remember(cached, run_of(model))
     trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
@@ -257,11 +256,9 @@ def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
     check_known("--cache", settings, defaults)
-    published = _published_evaluation(run, corpus)
+    own = _published_evaluation(run, corpus)
     defaults |= {
-        key.removeprefix("cache_"): value
-        for key, value in published.items()
-        if key.startswith("cache_")
+        key.removeprefix("cache_"): value for key, value in own.items() if key.startswith("cache_")
     }
     return {**defaults, **settings}
 

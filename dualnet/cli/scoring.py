@@ -116,7 +116,7 @@ def score(options: Score) -> None:
         _score_surprisal(options, texts)
         return
     way_out = "dualnet translate`, or in Python `dualnet.score(model, translation, source=text)"
-    run = open_language_model(options.run_folder, way_out=way_out)
+    run = open_language_model(options.run_folder, use=way_out)
     scorers = console.quietly("dualnet.scorers")
     model = run.model()
     scorer = scorers.TextScorer(model, Scoring(temperature=options.temperature))

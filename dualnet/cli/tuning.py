@@ -128,9 +128,7 @@ def _parts(results: dict[str, Any], folder: str) -> Iterator[str | console.Table
         bits = ["test, bits per byte"] * has_bits
         yield console.Table(["evaluation", "", "validation", "test", *bits, ""], rows)
     left_out = results.get("left_out", {})
-    plots = [
-        name for name in ("parallel_coordinates.png", "importance.png") if name not in left_out
-    ]
+    plots = [one for one in ("parallel_coordinates.png", "importance.png") if one not in left_out]
     yield f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams"
     for name, reason in left_out.items():
         yield f"No {name}: {reason}."

@@ -52,7 +52,8 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     """
     batches = corpus.batches(split, tokens_per_batch=POSITIONS, shuffle=False)
     pairs = corpus.split(split)
-    totals = np.array([losses.sum(dtype=np.float64) for losses in _losses(model, batches)])
+    losses = _losses(model, batches, temperature=1.0)
+    totals = np.array([row.sum(dtype=np.float64) for row in losses])
     eos_id = corpus.vocabulary.require_eos()
     ids = [np.append(pairs.target(i), eos_id) for i in range(len(pairs))]
     tokens = batches.num_tokens
@@ -90,9 +91,7 @@ def target_losses(
     return _losses(model, batches, temperature)
 
 
-def _losses(
-    model: TranslationModel, batches: PairBatches, temperature: float = 1.0
-) -> list[np.ndarray]:
+def _losses(model: TranslationModel, batches: PairBatches, temperature: float) -> list[np.ndarray]:
     """Return -log p of the tokens of each target, `<eos>` included, in the order of the pairs."""
     reader = reader_of(model, questions.losses)
     losses: dict[int, np.ndarray] = {}

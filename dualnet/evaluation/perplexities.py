@@ -133,7 +133,7 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
     answers = {name: np.empty(plan.tokens, np.float32) for name in names}
     losses = answers["losses"]
     if request.mc_dropout_samples > 0:
-        _average_passes(model, plan, losses, request)
+        _average(model, plan, losses, request)
     else:
         for question in names - {"losses"} or names:
             reader = reader_of(model, getattr(questions, question))
@@ -275,9 +275,7 @@ def _read_plan(
         )
 
 
-def _average_passes(
-    model: LanguageModel, plan: _Plan, losses: np.ndarray, request: Evaluating
-) -> None:
+def _average(model: LanguageModel, plan: _Plan, losses: np.ndarray, request: Evaluating) -> None:
     """Fill `losses` with -log of the mean probabilities of passes with dropout."""
     reader, samples = DropoutReader(model, request.dropout_scale), request.mc_dropout_samples
     passes = 1

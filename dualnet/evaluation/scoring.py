@@ -109,9 +109,8 @@ def segments(
     Yields the position of each segment, and the answer, each array of `rows` x `steps`, padding
     included. All segments have one shape, since JAX compiles each.
     """
-    segment: dict[str, Any] = {
-        "states": [np.zeros((rows, size), np.float32) for size in reader.state_size]
-    }
+    states = [np.zeros((rows, size), np.float32) for size in reader.state_size]
+    segment: dict[str, Any] = {"states": states}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
     for start in range(0, max(lengths), steps):

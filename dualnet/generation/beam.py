@@ -383,9 +383,7 @@ def search_in_graph(
 
 
 @functools.cache
-def _search_question(
-    beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int, ...]
-) -> Question:
+def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int, ...]) -> Question:
     """Return a question on TensorFlow that is answered with the `Finished` of a whole search.
 
     A segment has the `states` of each sentence, or its `source`; `first_ids` and `max_tokens`,
@@ -429,7 +427,7 @@ def compiled_search(
 
     `segment` holds the `states` of each sentence, or the `source`.
     """
-    reader = reader_of(model, _search_question(beam, n_best, eos_id, tuple(excluded_ids)))
+    reader = reader_of(model, _search(beam, n_best, eos_id, tuple(excluded_ids)))
     limits = np.full(first_ids.shape, max_tokens, "int32")
     normalization = np.full(first_ids.shape, float(length_normalization))
     answer = reader.predict_on_batch({

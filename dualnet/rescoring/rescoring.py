@@ -94,16 +94,13 @@ def rescore(
     models, lists = _named(models), list(nbest)
     for _ in checked_lists(lists, models, weights):  # tells of mistakes before anything is scored
         pass
-    return list(
-        rescored(models, lists, request, weights=weights, sources=sources, statistics=statistics)
-    )
+    return list(rescored(models, lists, request, weights, sources, statistics))
 
 
 def rescored(
     models: Mapping[str, LanguageModel],
     nbest: Iterable[NBest],
     request: Rescoring,
-    *,
     weights: Mapping[str, float] | None = None,
     sources: Iterable[str] | None = None,
     statistics: Any = None,
@@ -136,8 +133,7 @@ def rescored(
         for block in blocks:
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
             several = [
-                weighted(with_scores(one_list, columns), weights, request.missing)
-                for one_list, _ in block
+                weighted(with_scores(each, columns), weights, request.missing) for each, _ in block
             ]
             yield from several
             for scorer in readers:
@@ -266,9 +262,8 @@ def log_probabilities(
         constants = None
         if isinstance(model, TranslationModel):
             states, constants = _encoded(model, [sources[k] for k in used])
-        totals[group] = _of_neighbours(
-            model, [streams[i] for i in group], places, states, constants, rows
-        )
+        of_group = [streams[i] for i in group]
+        totals[group] = _of_neighbours(model, of_group, places, states, constants, rows)
     return totals
 
 

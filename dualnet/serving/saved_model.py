@@ -46,9 +46,8 @@ def write_saved_model(
         tokenizer = in_graph(model.vocabulary)
         archive.track(tokenizer)
         built["score_text"] = _score_text(reader, tokenizer)
-        built["generate_text"] = _generate_text(
-            reader, tokenizer, model.vocabulary.unknown_ids, max_tokens
-        )
+        unknown_ids = model.vocabulary.unknown_ids
+        built["generate_text"] = _generate_text(reader, tokenizer, unknown_ids, max_tokens)
         built["predict_next_text"] = _predict_next_text(reader, tokenizer)
     if "predict_next" in names:
         built["predict_next"] = _predict_next(reader, tokenizer)
@@ -147,10 +146,8 @@ def _likeliest(
     width = keras.ops.max(k, initial=1)
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
     within = tf.range(width) < k[:, None]
-    answer = {
-        "ids": tf.where(within, ids, -1),
-        "probabilities": tf.where(within, probabilities, 0.0),
-    }
+    probabilities = tf.where(within, probabilities, 0.0)
+    answer = {"ids": tf.where(within, ids, -1), "probabilities": probabilities}
     if tokenizer is not None:
         answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
     return {**answer, **dict(zip(reader.specs, states))}

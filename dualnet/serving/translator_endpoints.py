@@ -20,11 +20,9 @@ SETTINGS = {
 }
 
 
-def endpoints(
-    model: TranslationModel, reader: ServedReader, max_tokens: int
-) -> dict[str, Endpoint]:
-    """Return `encode` and `translate`; `max_tokens` is the bound of `translate`."""
-    bound = min(max_tokens, tf.int32.max)
+def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict[str, Endpoint]:
+    """Return `encode` and `translate`, whose `max_tokens` are at most `bound`."""
+    bound = min(bound, tf.int32.max)
 
     def read(inputs: Tensors) -> tuple[Tensors, list[Any]]:
         inputs, in_row = requests.checked_rows(inputs, model.source_vocabulary_size)

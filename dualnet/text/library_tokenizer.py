@@ -112,7 +112,8 @@ class LibraryTokenizer(Tokenizer):
     def kind(self) -> str:
         """ "bpe", "unigram", "word-piece", "characters", or the library's name of the model."""
         model = self._data["model"].get("type", "BPE")
-        if model == "WordLevel" and _splits_characters(self._data["pre_tokenizer"]):
+        steps = [(s["type"], s.get("pattern")) for s in _steps(self._data["pre_tokenizer"])]
+        if model == "WordLevel" and steps == [("Split", {"Regex": r"[\s\S]"})]:
             return "characters"
         return {"BPE": "bpe", "Unigram": "unigram", "WordPiece": "word-piece"}.get(model, model)
 
@@ -326,13 +327,6 @@ def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
         return []
     steps: list[dict[str, Any]] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     return steps
-
-
-def _splits_characters(pre_tokenizer: dict[str, Any] | None) -> bool:
-    pattern = {"Regex": r"[\s\S]"}
-    return [(step["type"], step.get("pattern")) for step in _steps(pre_tokenizer)] == [
-        ("Split", pattern)
-    ]
 
 
 @dataclass(frozen=True)

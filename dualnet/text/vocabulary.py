@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -106,9 +106,7 @@ class Vocabulary(Tokenizer):
 
     @classmethod
     @checked
-    def load(
-        cls, path: StrPath, *, lowercase: bool = False, documents: str = "line"
-    ) -> "Vocabulary":
+    def load(cls, path: StrPath, *, lowercase: bool = False, documents: str = "line") -> Self:
         """Return the vocabulary that `save` wrote to the file `path`."""
         text = "".join(blocks(path))
         return cls(tuple(text.split(END)[:-1]), lowercase=lowercase, documents=documents)
@@ -127,7 +125,7 @@ class Vocabulary(Tokenizer):
         needs_unk: bool = False,
         lowercase: bool = False,
         documents: str = "line",
-    ) -> "Vocabulary":
+    ) -> Self:
         """Return the words of `counts` by descending count, then first appearance.
 
         `<unk>` is included if it is counted, if `needs_unk`, or if words are cut. Its rank
