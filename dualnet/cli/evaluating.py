@@ -170,10 +170,8 @@ def evaluate(options: Evaluate) -> None:
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
-        shared = settings.keys() & {"by_sentence", "window"}
-        settings["temperature"] = evaluation.best_temperature(
-            model, valid, **{key: settings[key] for key in shared}
-        )
+        shared = {key: settings[key] for key in ("by_sentence", "window") if key in settings}
+        settings["temperature"] = evaluation.best_temperature(model, valid, **shared)
     lines = []
     if options.dynamic:
         settings = learning_of(run, options.rule, settings, corpus.name)
@@ -181,8 +179,8 @@ def evaluate(options: Evaluate) -> None:
         if settings["rule"] == "rms":  # its statistics are those of the training text
             statistics = run.training_text() if run.is_folder else corpus.train
         # Read before --keep changes the weights.
-        shared = settings.keys() & {"temperature", "by_sentence"}
-        static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
+        own = {key: settings[key] for key in ("temperature", "by_sentence") if key in settings}
+        static = evaluation.evaluate(model, tokens, **own)
         hiding = contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext()
         with hiding:
             dynamic = adaptation.dynamic_evaluation(

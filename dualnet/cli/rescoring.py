@@ -20,7 +20,7 @@ from dualnet.requests import Rescoring
 from dualnet.rescoring import BracketF1, Hypothesis, NBest
 from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
 from dualnet.rescoring.lists import numbered, weighted
-from dualnet.rescoring.metrics import METRICS, Metric, metric_of
+from dualnet.rescoring.metrics import METRICS, metric_of
 from dualnet.rescoring.tuning import checked_lists, statistics_of
 from dualnet.runs import Run
 from dualnet.text import Vocabulary
@@ -135,7 +135,7 @@ def rescore(options: Rescore) -> None:
     if metric is None or references is None:
         _write(options, lists)
     else:
-        _tune(options, list(lists), references, metric, weights or dict.fromkeys(names, 1.0))
+        _tune(options, list(lists), references, weights or dict.fromkeys(names, 1.0))
     if adapted:
         models = {name: models[name] for name in readers}
         texts = [NBest(i, (Hypothesis(best.text),)) for i, best in enumerate(adapted)]
@@ -175,20 +175,16 @@ def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
 
 
 def _tune(
-    options: Rescore,
-    lists: Sequence[NBest],
-    references: Sequence[str],
-    metric: Metric,
-    weights: Mapping[str, float],
+    options: Rescore, lists: list[NBest], references: list[str], weights: Mapping[str, float]
 ) -> None:
     """Learn weights, print what they are worth, and write them and the lists."""
-    settings: dict[str, Any] = {"metric": metric, "missing": options.missing}
+    name = _metric_name(options)
+    settings: dict[str, Any] = {"metric": name, "missing": options.missing}
     if options.seed is not None:
         settings["seed"] = options.seed
     if options.tune:
         weights = rescoring.tune(lists, references, **settings)
     figures = dataclasses.asdict(rescoring.compare(lists, references, weights, **settings))
-    name = _metric_name(options)
     about = {"metric": name, "lists": len(lists), "missing": options.missing}
     if options.save_weights is not None:
         rescoring.save_weights(options.save_weights, weights, **about, **figures["rescored"])
@@ -222,11 +218,8 @@ def _write(options: Rescore, lists: Iterable[NBest]) -> None:
         for line in lines:
             print(printable(line))
         return
-    with (
-        written_beside(options.output) as temporary,
-        open(temporary, "w", encoding="utf-8", newline="\n") as file,
-    ):
-        file.writelines(f"{line}\n" for line in lines)
+    with written_beside(options.output) as temporary, temporary.open("wb") as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def _best_line(nbest: NBest, format: str) -> str:

@@ -70,10 +70,8 @@ def jobs(options: Jobs) -> None:
         job = load_job(options.name)
         console.report(options, dataclasses.asdict(job), describe(job))
         return
-    rows = [
-        [job.name, job.kind, job.tuner, str(len(job.space)), job.table]
-        for job in map(load_job, list_jobs())
-    ]
+    known = [*map(load_job, list_jobs())]
+    rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in known]
     table = console.Table(["job", "kind", "tuner", "searched", "source"], rows)
     console.report(options, list_jobs(), table)
 

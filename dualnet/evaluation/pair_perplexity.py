@@ -1,7 +1,6 @@
 """The perplexity of targets, given their sources."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from dualnet.evaluation.arguments import perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
 
 POSITIONS = 8192  # of source and target that are read at a time
+Rows = list[np.ndarray]  # one for each pair
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,15 +67,13 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
 
 def target_losses(
     model: TranslationModel,
-    sources: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
-    *,
-    temperature: float = 1.0,
+    sources: list[np.ndarray],
+    targets: list[np.ndarray],
+    temperature: float,
 ) -> list[np.ndarray]:
     """Return -log p, in nats, of the ids of each target and of `<eos>` after them.
 
-    `sources` and `targets` are int arrays, a pair at each place; logits are divided by the
-    `temperature`.
+    `sources` and `targets` are int arrays; logits are divided by the `temperature`.
     """
     sides: dict[str, Any] = {}
     for side, ids in (("source", sources), ("target", targets)):
@@ -91,7 +89,7 @@ def target_losses(
     return _losses(model, batches, temperature)
 
 
-def _losses(model: TranslationModel, batches: PairBatches, temperature: float) -> list[np.ndarray]:
+def _losses(model: TranslationModel, batches: PairBatches, temperature: float) -> Rows:
     """Return -log p of the tokens of each target, `<eos>` included, in the order of the pairs."""
     reader = reader_of(model, questions.losses)
     losses: dict[int, np.ndarray] = {}

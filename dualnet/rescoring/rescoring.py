@@ -30,6 +30,7 @@ STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
 ROWS = scoring.WORK // STEPS  # that a call reads, at most
 CALLS = 4  # of full rows, into which the streams of a language model are divided at each step
 
+Pair = tuple[NBest, str | None]  # a list and its source
 Models = LanguageModel | Sequence[LanguageModel] | Mapping[str, LanguageModel]
 
 
@@ -160,7 +161,7 @@ class _Scorer:
         ids = self.vocabulary.encode(check_text("nbest", text))
         return np.concatenate([[self.eos_id], ids, [self.eos_id]]).astype(np.int32)
 
-    def score(self, block: Sequence[tuple[NBest, str | None]]) -> np.ndarray:
+    def score(self, block: Sequence[Pair]) -> np.ndarray:
         streams = [self.stream(item.text) for nbest, _ in block for item in nbest.hypotheses]
         reading: dict[str, Any] = {"states": self.states}
         if isinstance(self.model, TranslationModel):
@@ -193,9 +194,7 @@ def _named(models: Models) -> dict[str, LanguageModel]:
     return dict(zip(numbered(model.name for model in several), several))
 
 
-def _with_sources(
-    nbest: Iterable[NBest], sources: Iterable[str] | None
-) -> Iterator[tuple[NBest, str | None]]:
+def _with_sources(nbest: Iterable[NBest], sources: Iterable[str] | None) -> Iterator[Pair]:
     if sources is None:
         yield from ((one_list, None) for one_list in nbest)
         return
@@ -207,9 +206,9 @@ def _with_sources(
         yield one_list, source
 
 
-def _blocks(lists: Iterable[tuple[NBest, str | None]]) -> Iterator[list[tuple[NBest, str | None]]]:
+def _blocks(lists: Iterable[Pair]) -> Iterator[list[Pair]]:
     """Yield the lists in blocks of about `BLOCK_CHARACTERS` of hypotheses and sources."""
-    block: list[tuple[NBest, str | None]] = []
+    block: list[Pair] = []
     length = 0
     for pair in lists:
         block.append(pair)

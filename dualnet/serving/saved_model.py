@@ -24,11 +24,7 @@ def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextRe
 
 
 def write_saved_model(
-    model: LanguageModel,
-    directory: str,
-    names: list[str],
-    max_tokens: int,
-    memories: Memories | None = None,
+    model: LanguageModel, folder: str, names: list[str], max_tokens: int, memories: Memories | None
 ) -> None:
     """Write `model` with the endpoints `names`, the first as default, into an empty folder.
 
@@ -61,8 +57,8 @@ def write_saved_model(
         archive.add_endpoint(name, function, [specs])
     # TensorFlow would trace the gradients of a model that learns again, and not find their loops.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=memories is None)
-    archive.write_out(directory, options=options, verbose=False)
-    _save_tokenizers(model, Path(directory, "assets.extra"))
+    archive.write_out(folder, options=options, verbose=False)
+    _save_tokenizers(model, Path(folder, "assets.extra"))
 
 
 def _save_tokenizers(model: LanguageModel, folder: Path) -> None:
