@@ -196,12 +196,8 @@ def _tune(
         for what, figure in figures.items()
     ]
     features = [[name, f"{weight:.6g}"] for name, weight in weights.items()]
-    report(
-        options,
-        result,
-        Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows),
-        Table(["feature", "weight"], features),
-    )
+    table = Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)
+    report(options, result, table, Table(["feature", "weight"], features))
 
 
 def _write(options: Rescore, lists: Iterable[NBest]) -> None:

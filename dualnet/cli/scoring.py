@@ -166,12 +166,8 @@ def _around(options: Score, scorer: Any) -> tuple[str, str]:
 def _figures(options: Score, scorer: Any) -> dict[str, Any]:
     """Return the figures of all texts as JSON."""
     totals = scorer.totals
-    return {
-        "perplexity": totals.perplexity,
-        "tokens": totals.tokens,
-        "temperature": options.temperature,
-        **totals.comparable().figures(),
-    }
+    figures = {"perplexity": totals.perplexity, "tokens": totals.tokens}
+    return {**figures, "temperature": options.temperature, **totals.comparable().figures()}
 
 
 def _report_totals(options: Score, scorer: Any) -> None:

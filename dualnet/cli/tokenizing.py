@@ -66,13 +66,8 @@ def train(options: TrainTokenizer) -> None:
         raise FileExistsError(f"`--output` must be a new file. {received}")
     check_output_file("--output", path)
     text = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
-    tokenizer = train_tokenizer(
-        text.read("train", True),
-        options.kind,
-        size=options.size,
-        special=options.special,
-        lowercase=options.lowercase,
-    )
+    settings = options.given(["size", "special", "lowercase"])
+    tokenizer = train_tokenizer(text.read("train", True), options.kind, **settings)
     tokenizer.save(path)
     first = next(filter(str.strip, next(text.read("train", True)).split(END)), "")[:SAMPLE]
     units = [unit["unit"] for unit in _units(tokenizer, first)]

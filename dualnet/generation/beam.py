@@ -234,12 +234,8 @@ class Search:
         has_ended = ids == (-1 if self.eos_id is None else self.eos_id)
         is_done = has_ended | (self.max_tokens[:, None] == length)
         is_new = is_done & (totals > NONE)
-        new = Finished(
-            prefixes,
-            xp.where(has_ended, length - 1, length),
-            totals,
-            xp.where(is_new, self._normalized(totals, length), NONE),
-        )
+        normalized = xp.where(is_new, self._normalized(totals, length), NONE)
+        new = Finished(prefixes, xp.where(has_ended, length - 1, length), totals, normalized)
         pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
         count = xp.shape(finished.scores)[1]
         sort = functools.partial(np.argsort, kind="stable") if xp is np else ops.argsort

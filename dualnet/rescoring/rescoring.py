@@ -298,11 +298,8 @@ def _of_neighbours(
             columns = start + np.arange(STEPS + 1)
             inside = columns <= counts[rows, None]
             pieces = ids[(begins[rows, None] + columns) * inside]
-            segment: dict[str, Any] = {
-                "tokens": pieces[:, :-1],
-                "targets": pieces[:, 1:],
-                "states": [state[places[rows]] for state in states],
-            }
+            segment: dict[str, Any] = {"tokens": pieces[:, :-1], "targets": pieces[:, 1:]}
+            segment["states"] = [state[places[rows]] for state in states]
             if constants is not None:
                 segment |= {"constants": constants, "owners": owners[rows]}
             answer = reader.predict_on_batch(segment)
