@@ -1,28 +1,65 @@
-"""Continues prompts by a language model: token by token, or by the likeliest text."""
+"""Continues prompts by a language model: token by token, in blocks, or by the likeliest text."""
 
+import functools
 import itertools
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, overload
 
 import keras
 import numpy as np
+from keras import ops
 
+from dualnet import layers
+from dualnet._backend import compiled
 from dualnet._checks import ArgumentError
 from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
-from dualnet.builders import LanguageModel
+from dualnet.builders import Graph, LanguageModel, Question, reader_of
 from dualnet.builders.sharing import predict
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
 from dualnet.generation.beam import Hypothesis, Step, beam_search, check_logits, compiled_search
-from dualnet.generation.blocks import BLOCK, PIECE, Batch, Drawn, blocks
 from dualnet.requests import Beaming, Drawing
 from dualnet.text import EOS, UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
 ROWS = 64  # texts that are continued in parallel
+# Tokens of a block: a call of the compiled function costs as much as ten of them.
+BLOCK = 64
+PIECE = 16  # where each piece of the text is awaited
+
+LONG = 100  # tokens of a text for which XLA compiles the whole block, in about half a second
+PLAIN = (
+    keras.layers.InputLayer, keras.layers.Embedding, layers.DualConnection,
+    layers.EmbeddingDropout, layers.LockedDropout, layers.OutputProjection, layers.Recurrence,
+    layers.StepDropout,
+)  # fmt: skip
+
+
+class Batch(NamedTuple):
+    """Texts that are continued side by side, a row each.
+
+    Attributes:
+        model, request: What draws, and how.
+        randoms: The generator of each row.
+        excluded_ids: The ids that are never drawn.
+        stop_id: The id that ends a row, or None.
+        seen: The ids of each row that `repetition_penalty` is for.
+        ended: Whether each row needs no more. Who draws keeps this and `seen` up to date.
+    """
+
+    model: LanguageModel
+    request: Drawing
+    randoms: list[np.random.Generator]
+    excluded_ids: list[int]
+    stop_id: int | None
+    seen: list[set[int]]
+    ended: list[bool]
+
+
+Drawn = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 def continuations(
@@ -169,6 +206,121 @@ def draw(
     # side="right" never draws a word of probability 0, which does not increase the sum.
     index = int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
     return index if ids is None else int(ids[index])
+
+
+# --- tokens drawn in blocks: the loop over the tokens of a block is inside a compiled function
+
+
+def blocks(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int) -> Drawn:
+    """Yield the next ids of all rows, as `sampling.draw` draws them, `(rows, size)` or fewer.
+
+    With them come the highest logits that they were drawn from. What comes after the `stop_id` of
+    a row means nothing. The random numbers are those that single calls would give.
+    """
+    model, request = batch.model, batch.request
+    sizes = request.top_k, request.top_p is not None and request.top_p < 1
+    kind = request.temperature == 0, request.max_tokens >= LONG
+    question = _draw_block(tuple(batch.excluded_ids), batch.stop_id, *kind, *sizes)
+    reader, rows = reader_of(model, question), len(logits)
+    is_sorted = sizes[1] or request.top_k is not None  # which XLA does slowly
+    if kind[1] and not is_sorted and not reader.compiled:
+        parts = model.core.layers  # those that XLA is known to compile, in float32
+        if all(isinstance(part, PLAIN) and part.compute_dtype == "float32" for part in parts):
+            reader.compile(jit_compile=True)
+    settings = {
+        "temperature": request.temperature or 1.0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "least": -math.inf if request.min_p is None else math.log(request.min_p),
+        "penalty": request.repetition_penalty,
+    }
+    segment: dict[str, Any] = {
+        name: np.full((rows, 1), float(value)) for name, value in settings.items()
+    }
+    for first in range(0, request.max_tokens, size):
+        steps = min(size, request.max_tokens - first)
+        segment |= {"logits": logits, "states": states, "steps": np.full((rows, 1), steps, "int32")}
+        segment["ended"] = np.array(batch.ended)[:, None]
+        segment["randoms"] = np.stack([random.random(size) for random in batch.randoms])
+        if request.repetition_penalty != 1:
+            segment["seen"] = np.zeros(logits.shape, bool)
+            for row, ids in zip(segment["seen"], batch.seen):
+                row[[*ids]] = True
+        answer = reader.predict_on_batch(segment)
+        logits, states = answer["logits"], answer["states"]
+        yield answer["ids"][:, :steps], answer["highest"][:, :steps]
+
+
+@functools.cache
+def _draw_block(
+    excluded_ids: tuple[int, ...],
+    stop_id: int | None,
+    is_greedy: bool,
+    is_long: bool,  # of which there is a reader of its own
+    top_k: int | None,
+    is_nucleus: bool,
+) -> Question:
+    """Return the question that is answered with `ids` and the `highest` logits of a block."""
+
+    def draw_block(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+        words = segment["logits"].shape[-1]
+        randoms, steps = segment["randoms"], segment["steps"]
+        is_excluded = np.isin(range(words), excluded_ids)
+        is_sorted = is_nucleus or (top_k is not None and top_k < words)
+        settings = [segment[name] for name in ("temperature", "top_p", "least", "penalty")]
+
+        def draw(logits: Any, random: Any, seen: Any = None) -> tuple[Any, Any]:
+            temperature, top_p, least, penalty = settings
+            # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
+            scores = ops.cast(logits, "float64")
+            if seen is not None:
+                factor = ops.where(scores > 0, 1 / penalty, penalty)
+                scores = ops.where(seen, scores * factor, scores)
+            scores = ops.where(is_excluded, -math.inf, scores)
+            highest = ops.max(scores, axis=-1)
+            if is_greedy:  # the lower id in a tie
+                return ops.argmax(ops.cast(scores >= highest[:, None], "int32"), axis=-1), highest
+            scores = (scores - highest[:, None]) / temperature
+            scores = ops.where(scores < least, -math.inf, scores)
+            if is_sorted:  # of equal ones, the lower id comes first
+                scores, ids = ops.top_k(scores, min(top_k or words, words))
+            sums = ops.cumsum(ops.exp(scores), axis=-1)
+            total = sums[:, -1:]
+            if is_nucleus:
+                inside = ops.sum(ops.cast(sums[:, :-1] < top_p * total, "int32"), -1, keepdims=True)
+                total = ops.take_along_axis(sums, inside, axis=-1)
+            place = ops.sum(ops.cast(sums <= random * total, "int32"), -1, keepdims=True)
+            place = ops.minimum(place, words - 1)  # where the logits are not finite
+            return (ops.take_along_axis(ids, place, -1) if is_sorted else place)[:, 0], highest
+
+        # XLA sorts slowly.
+        draw = draw if is_sorted else compiled(draw)
+
+        def step(i: Any, carry: Any, running: Any, seen: Any, results: Any) -> Any:
+            random = ops.take(randoms, [i], axis=1)
+            drawn, highest = draw(carry[0], random, *seen)
+            is_now = ops.arange(ops.shape(randoms)[1]) == i
+            results = [
+                ops.where(is_now, new[:, None], old) for new, old in zip((drawn, highest), results)
+            ]
+            seen = [each | (ops.arange(words) == drawn[:, None]) for each in seen]
+            if stop_id is not None:
+                running = running & (drawn != stop_id)
+            logits, states = graph.logits(drawn[:, None], carry[1:])
+            new_carry = [logits[:, -1], *states]
+            for new, old in zip(new_carry, carry):
+                new.set_shape(old.shape)
+            return i + 1, new_carry, running, seen, results
+
+        _, carry, _, _, (ids, highest) = ops.while_loop(
+            lambda i, carry, running, *_: (i < steps[0, 0]) & ops.any(running),
+            step,
+            (0, [segment["logits"], *segment["states"]], ops.logical_not(segment["ended"][:, 0]),
+             [segment[name] for name in ("seen",) if name in segment],
+             [ops.zeros_like(randoms, "int32"), ops.zeros_like(randoms)]),
+        )  # fmt: skip
+        return {"ids": ids, "highest": highest, "logits": carry[0], "states": carry[1:]}
+
+    return draw_block
 
 
 # --- the likeliest continuations
