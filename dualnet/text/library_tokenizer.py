@@ -71,12 +71,11 @@ class LibraryTokenizer(Tokenizer):
             object.__setattr__(self, "json", tokenizer.to_str())
         ids = sorted(tokenizer.get_vocab().values())
         if tokenizer.get_vocab_size() != len(ids) or ids != [*range(len(ids))]:
-            raise ArgumentError(
-                "tokenizer",
-                "must give each unit an id of its own, from 0 on without gaps. Received: "
-                f"{tokenizer.get_vocab_size()} units, {len({*ids})} different ids, the last of "
-                f"which is {ids[-1] if ids else None}. Rename or renumber the units of the file.",
-            )
+            required = "must give each unit an id of its own, from 0 on without gaps."
+            last = f"the last of which is {ids[-1] if ids else None}"
+            counts = f"{tokenizer.get_vocab_size()} units, {len({*ids})} different ids"
+            way_out = " Rename or renumber the units of the file."
+            raise ArgumentError("tokenizer", f"{required} Received: {counts}, {last}.", way_out)
         for token in self._added.values() if self._byte_level else ():
             text = token["content"]
             if text in self._data["model"]["vocab"] and _bytes_of(text) != text.encode():
@@ -232,17 +231,6 @@ class LibraryTokenizer(Tokenizer):
             for i, unit in enumerate(self._units)
         ]
 
-    @functools.cached_property
-    def spelling(self) -> tuple[bytes, ...]:
-        if self.loses:
-            raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
-        spelling = [*self._spelt]
-        if self.unk_id is not None:
-            spelling[self.unk_id] = b""
-        if self.eos_id is not None:
-            spelling[self.eos_id] = ENDS[self.documents].encode()
-        return tuple(spelling)
-
     def encode_marked(self, text: str) -> np.ndarray:
         documents = text.split(END)
         ended = len(documents) - 1
@@ -367,12 +355,8 @@ class ByteTokenizer(Tokenizer):
         return hashlib.sha256(b"dualnet bytes 1").hexdigest()
 
     @functools.cached_property
-    def spelling(self) -> tuple[bytes, ...]:
-        return (*(bytes([i]) for i in range(256)), ENDS[self.documents].encode())
-
-    @property
     def _spelt(self) -> list[bytes]:
-        return [*self.spelling]
+        return [*(bytes([i]) for i in range(256)), ENDS[self.documents].encode()]
 
     def encode_marked(self, text: str) -> np.ndarray:
         data = bytes([MARK]).join(part.encode() for part in text.split(END))

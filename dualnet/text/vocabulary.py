@@ -71,10 +71,6 @@ class Vocabulary(Tokenizer):
         """The SHA-256 of the words, one per line: that of the file that `save` writes."""
         return hashlib.sha256(self._as_bytes()).hexdigest()
 
-    @property
-    def spelling(self) -> tuple[bytes, ...]:
-        raise ArgumentError("vocabulary", f"must spell its text. Received: words; {self.loses}.")
-
     def encode_marked(self, text: str) -> np.ndarray:
         return self.encode_words(words_of(text))
 
