@@ -212,10 +212,8 @@ def checked(function: Function) -> Function:
 
     @functools.cache
     def kinds() -> dict[str, tuple[Any, bool]]:
-        kinds = {
-            name: _resolved(annotation, function.__globals__)
-            for name, annotation in function.__annotations__.items()
-        }
+        names = function.__globals__
+        kinds = {name: _resolved(kind, names) for name, kind in function.__annotations__.items()}
         return {name: (kind, {*_parts(kind)} <= NUMBERS) for name, kind in kinds.items()}
 
     @functools.wraps(function)

@@ -384,9 +384,8 @@ class Drawing(Beaming):
     stop_at_eos: bool = False
     allow_unknown: bool = False
     needs = {"beam": ["n_best", "length_normalization"]}
-    excludes = {  # a beam draws nothing
-        "beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]
-    }
+    # A beam draws nothing.
+    excludes = {"beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]}
 
     @property
     def is_truncated(self) -> bool:

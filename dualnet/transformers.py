@@ -110,12 +110,9 @@ class _Network:
         self.model = LanguageModel.from_config(config)
         graph = self.model.graph.without_past_decode()
         self.variables = names_in(graph.core)
-        outputs = graph.layer_outputs.values()
-        hidden = [output for output in outputs if output is not graph.hidden]
-        self.core = keras.Model(
-            [graph.tokens, *graph.states],
-            [graph.word_logits, *graph.new_states, *hidden, graph.hidden],
-        )
+        hidden = [each for each in graph.layer_outputs.values() if each is not graph.hidden]
+        outputs = [graph.word_logits, *graph.new_states, *hidden, graph.hidden]
+        self.core = keras.Model([graph.tokens, *graph.states], outputs)
         self.masked: Any = None  # reads padding, whose id is -1
         if graph.padded:
             self.masked = self.core

@@ -132,9 +132,9 @@ def test_samples_in_several_goes_are_averaged_as_one(model, monkeypatch):
     calls = []
     score_streams = scoring.score_streams
 
-    def read(reader, streams, answers, *, rows, **settings):
+    def read(reader, streams, answers, rows, *settings):
         calls.append((len(streams), rows))
-        score_streams(reader, streams, answers, rows=rows, **settings)
+        score_streams(reader, streams, answers, rows, *settings)
         for row in answers["losses"]:  # any numbers: here the number of the call
             row[:] = len(calls)
 

@@ -476,7 +476,7 @@ def test_a_long_list_does_not_widen_the_others():
 
     def search(lists, references):
         statistics = tuning._statistics(lists, references, Share())
-        return tuning._Search(lists, Share(), statistics).run(np.random.default_rng(0), 1)
+        return tuning._Search(lists, Share(), statistics, "zero").run(np.random.default_rng(0), 1)
 
     assert len(statistics) == 200
     apart = sum(peak(search, *each)[0] for each in ((lists, references), (long, [reference])))
@@ -790,7 +790,7 @@ def test_a_seed_decides_the_starts():
 def test_the_best_point_of_a_line_is_found():
     lists, references = made_up(count=12, noise=0.5)
     rows = tuning._statistics(lists, references, Share())
-    search = tuning._Search(lists, Share(), rows)
+    search = tuning._Search(lists, Share(), rows, "zero")
     numbers = np.random.default_rng(3)
     for _ in range(5):
         weights, direction = numbers.normal(size=(2, 3))

@@ -273,7 +273,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match="must be a file that can be read"):
         load_tokenizer(tmp_path / "none.model")
     with pytest.raises(ValueError, match="must spell its text"):
-        _ = SentencePieceTokenizer.spelling.fget(SentencePieceTokenizer)
+        _ = SentencePieceTokenizer.spelling.func(SentencePieceTokenizer)
 
 
 def test_without_the_package_the_error_names_the_extra(file):

@@ -430,7 +430,7 @@ def test_texts_are_scored_as_by_the_model(served):
 @pytest.mark.slow
 def test_a_long_text_is_scored_in_little_memory(remote, tmp_path):
     model = a_model([*WORDS, *(f"w{i}" for i in range(30_000))], "lstm", units=2)
-    saved_model.write_saved_model(model, str(tmp_path / "model"), ["score_text"], 100)
+    saved_model.write_saved_model(model, str(tmp_path / "model"), ["score_text"], 100, None)
     ask = functools.partial(remote, tmp_path / "model", "score_text")
     before = ask(texts=["the cat"])["peak"]
     answer = ask(texts=["the cat\n" * 1666 + "the"])

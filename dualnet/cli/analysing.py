@@ -168,15 +168,14 @@ def curves(options: Curves) -> None:
     """
     runs = {path: path for path in (str(Run.open(run).path) for run in options.run_folders)}
     quietly("dualnet.analysis")
-    perplexities = {
+    figures = {
         split: dualnet.analysis.learning_curves(runs, split=key)
         for split, key in (("train", "train"), ("valid", "val"))
     }
     if options.output is not None:
         dualnet.analysis.plot_learning_curves(runs, options.output, split="both")
     result = {
-        run: {split: of_runs[run].tolist() for split, of_runs in perplexities.items()}
-        for run in runs
+        run: {split: of_runs[run].tolist() for split, of_runs in figures.items()} for run in runs
     }
     rows = [
         [str(epoch), f"{train:.2f}", f"{valid:.2f}", run]

@@ -30,27 +30,24 @@ class Options(Settings):
     json: bool = False
 
     def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
-        metavar = option_of(self._field(other)).get("metavar", "")
+        metavar = option_of(self.fields()[other]).get("metavar", "")
         message = f"{problem} {f'{self.flag(other)} {metavar}'.rstrip()}."
         raise ArgumentError(self.flag(name), f"{message} Received: {getattr(self, name)}.")
 
     @classmethod
-    def _field(cls, name: str) -> dataclasses.Field[Any]:
-        return next(field for field in dataclasses.fields(cls) if field.name == name)
+    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+        """Return the fields by name."""
+        return {field.name: field for field in dataclasses.fields(cls)}
 
     @classmethod
     def flag(cls, name: str) -> str:
         """Return the option of a field, such as "--top-k", or "--set decay" without one."""
-        return flags_of(cls._field(name))[0]
+        return flags_of(cls.fields()[name])[0]
 
     @classmethod
     def by_set(cls) -> dict[str, str]:
         """Return the fields that `--set` sets, by their names there: those without an option."""
-        return {
-            field.name: field.name
-            for field in dataclasses.fields(cls)
-            if option_of(field).get("hidden")
-        }
+        return {name: name for name, each in cls.fields().items() if option_of(each).get("hidden")}
 
 
 class Actions(NamedTuple):
@@ -76,9 +73,9 @@ def add_command(subparsers: Any, name: str, function: Function) -> None:
         epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    options = options_of(function)
+    options: type[Options] = typing.get_type_hints(function)["options"]
     command.set_defaults(function=function, options=options, parser=command)
-    fields = dict(zip(options.names(), dataclasses.fields(options)))
+    fields = options.fields()
     for title, texts in options.groups().items():
         group = command.add_argument_group(title) if title else command
         for field_name, text in texts.items():
@@ -87,11 +84,6 @@ def add_command(subparsers: Any, name: str, function: Function) -> None:
                 command.set_defaults(**{field_name: default_of(field)})
             else:
                 _add_option(group, field, _help(text, fields))
-
-
-def options_of(function: Function) -> type[Options]:
-    """Return the class of the options of a command."""
-    return typing.get_type_hints(function)["options"]
 
 
 def option_of(field: dataclasses.Field[Any]) -> dict[str, Any]:

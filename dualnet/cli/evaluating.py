@@ -162,19 +162,16 @@ def evaluate(options: Evaluate) -> None:
         # Of a text, a cache remembers no more words than it has.
         longest = max(len(tokens), *(len(corpus.split(each)) for each in SPLITS))
         size = min(check_count("size", notes["cache"]["size"], least=1), longest)
-        model = remember(
-            builders.with_cache(model, **{**notes["cache"], "size": size}), run_of(model)
-        )
+        cached = builders.with_cache(model, **{**notes["cache"], "size": size})
+        model = remember(cached, run_of(model))
     trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
     if options.temperature == "best":
         valid = corpus.valid[:TUNING_TOKENS]
         notes["tuning_tokens"] = len(valid)
-        shared = settings.keys() & {"by_sentence", "window"}
-        settings["temperature"] = evaluation.best_temperature(
-            model, valid, **{key: settings[key] for key in shared}
-        )
+        shared = {key: settings[key] for key in ("by_sentence", "window") if key in settings}
+        settings["temperature"] = evaluation.best_temperature(model, valid, **shared)
     lines = []
     if options.dynamic:
         settings = learning_of(run, options.rule, settings, corpus.name)
@@ -182,8 +179,8 @@ def evaluate(options: Evaluate) -> None:
         if settings["rule"] == "rms":  # its statistics are those of the training text
             statistics = run.training_text() if run.is_folder else corpus.train
         # Read before --keep changes the weights.
-        shared = settings.keys() & {"temperature", "by_sentence"}
-        static = evaluation.evaluate(model, tokens, **{key: settings[key] for key in shared})
+        own = {key: settings[key] for key in ("temperature", "by_sentence") if key in settings}
+        static = evaluation.evaluate(model, tokens, **own)
         hiding = contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext()
         with hiding:
             dynamic = adaptation.dynamic_evaluation(
@@ -257,11 +254,9 @@ def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     defaults = {parameter.name: parameter.default for parameter in parameters}
     settings = settings_of(pairs)
     check_known("--cache", settings, defaults)
-    published = _published_evaluation(run, corpus)
+    own = _published_evaluation(run, corpus)
     defaults |= {
-        key.removeprefix("cache_"): value
-        for key, value in published.items()
-        if key.startswith("cache_")
+        key.removeprefix("cache_"): value for key, value in own.items() if key.startswith("cache_")
     }
     return {**defaults, **settings}
 

@@ -198,13 +198,11 @@ class Resuming(Setting):
         return {**arguments, "progress": not self.quiet}
 
 
-def open_language_model(
-    path: str, *, name: str = "path", way_out: str = "dualnet translate"
-) -> Run:
-    """Open the RUN of a language model, or a .keras file."""
+def open_language_model(path: str, *, name: str = "path", use: str = "dualnet translate") -> Run:
+    """Open the RUN of a language model, or a .keras file; for a translator, say what to `use`."""
     run = Run.open(path, name=name)
     if run.translates:
-        received = f"Received: {str(run.path)!r}, which translates. Use `{way_out}`."
+        received = f"Received: {str(run.path)!r}, which translates. Use `{use}`."
         raise ArgumentError("RUN", f"must be of a language model. {received}")
     return run
 

@@ -15,7 +15,7 @@ COMMANDS: dict[str, dict[str, str | Actions]] = {
         "tokenizer": Actions(
             "Train a tokeniser, or show how one reads a text.",
             "ACTION",
-            {"train": "tokenizing.train", "show": "tokenizing.show"},
+            {"train": "commands.learn_units", "show": "commands.show_units"},
         ),
         "demo": "commands.demo",
     },

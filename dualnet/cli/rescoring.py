@@ -17,9 +17,10 @@ from dualnet.cli.console import Table, printable, quietly, report
 from dualnet.cli.evaluating import little_gain
 from dualnet.cli.options import AdaptingOptions, check_file
 from dualnet.requests import Rescoring
+from dualnet.rescoring import BracketF1, Hypothesis, NBest
 from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
 from dualnet.rescoring.lists import numbered, weighted
-from dualnet.rescoring.metrics import METRICS, Metric, metric_of
+from dualnet.rescoring.metrics import METRICS, metric_of
 from dualnet.rescoring.tuning import checked_lists, statistics_of
 from dualnet.runs import Run
 from dualnet.text import Vocabulary
@@ -115,52 +116,42 @@ def rescore(options: Rescore) -> None:
         references = keyed_lines(path or "", ids, format=options.format, name=option)
         for nbest, reference in zip(_lists(options), references):
             # Tells of malformed ones before hours of scoring. Trees alone can differ in words.
-            first = rescoring.NBest(nbest.id, nbest.hypotheses[:1])
-            statistics_of(
-                nbest if isinstance(metric, rescoring.BracketF1) else first, reference, metric
-            )
+            most = None if isinstance(metric, BracketF1) else 1
+            statistics_of(NBest(nbest.id, nbest.hypotheses[:most]), reference, metric)
     print(printable(note), end="", file=sys.stderr)
     quietly("dualnet.rescoring.rescoring")
     from dualnet.rescoring.rescoring import rescored
 
+    readers = {name: run for name, run in zip(names, runs) if not run.translates}
     statistics = None
     if options.rule == "rms":
-        statistics = {
-            name: run.training_text() for name, run in zip(names, runs) if not run.translates
-        }
+        statistics = {name: run.training_text() for name, run in readers.items()}
     models = {name: run.model() for name, run in zip(names, runs)}
     _check_words(options, models)
-    lists = rescored(
-        models, _lists(options), request, weights=weights, sources=sources, statistics=statistics
-    )
-    adapted: list[rescoring.NBest] = []  # the best hypothesis of each list, with its features
+    lists = rescored(models, _lists(options), request, weights, sources, statistics)
+    adapted: list[Hypothesis] = []  # the best one of each list, with its features
     if options.adapt:
         lists = _with_best(lists, adapted)
     if metric is None or references is None:
         _write(options, lists)
     else:
-        _tune(options, list(lists), references, metric, weights or dict.fromkeys(names, 1.0))
+        _tune(options, list(lists), references, weights or dict.fromkeys(names, 1.0))
     if adapted:
-        readers = {name: models[name] for name, run in zip(names, runs) if not run.translates}
-        texts = [
-            rescoring.NBest(each.id, (rescoring.Hypothesis(each.best.text),)) for each in adapted
-        ]
-        fixed = [*rescored(readers, texts, Rescoring(carry=options.carry))]
-        for name, model in readers.items():
-            tokens = sum(len(model.vocabulary.encode(each.best.text)) + 1 for each in adapted)
-            before, after = (
-                sum(each.best.numbers()[name] for each in several) for several in (fixed, adapted)
-            )
+        models = {name: models[name] for name in readers}
+        texts = [NBest(i, (Hypothesis(best.text),)) for i, best in enumerate(adapted)]
+        fixed = rescored(models, texts, Rescoring(carry=options.carry))
+        pairs = [(one.best.numbers(), best.numbers()) for one, best in zip(fixed, adapted)]
+        for name, model in models.items():
+            tokens = sum(len(model.vocabulary.encode(best.text)) + 1 for best in adapted)
+            before, after = (sum(numbers[name] for numbers in side) for side in zip(*pairs))
             if line := little_gain(1 - math.exp(min(0, before - after) / tokens)):
                 print(f"{name}: {line}", file=sys.stderr)
 
 
-def _with_best(
-    lists: Iterable[rescoring.NBest], best: list[rescoring.NBest]
-) -> Iterator[rescoring.NBest]:
-    """Yield `lists`, and add a list of the best hypothesis alone of each to `best`."""
+def _with_best(lists: Iterable[NBest], best: list[Hypothesis]) -> Iterator[NBest]:
+    """Yield `lists`, and add the best hypothesis of each to `best`."""
     for nbest in lists:
-        best.append(rescoring.NBest(nbest.id, (nbest.best,)))
+        best.append(nbest.best)
         yield nbest
 
 
@@ -184,20 +175,16 @@ def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
 
 
 def _tune(
-    options: Rescore,
-    lists: Sequence[rescoring.NBest],
-    references: Sequence[str],
-    metric: Metric,
-    weights: Mapping[str, float],
+    options: Rescore, lists: list[NBest], references: list[str], weights: Mapping[str, float]
 ) -> None:
     """Learn weights, print what they are worth, and write them and the lists."""
-    settings: dict[str, Any] = {"metric": metric, "missing": options.missing}
+    name = _metric_name(options)
+    settings: dict[str, Any] = {"metric": name, "missing": options.missing}
     if options.seed is not None:
         settings["seed"] = options.seed
     if options.tune:
         weights = rescoring.tune(lists, references, **settings)
     figures = dataclasses.asdict(rescoring.compare(lists, references, weights, **settings))
-    name = _metric_name(options)
     about = {"metric": name, "lists": len(lists), "missing": options.missing}
     if options.save_weights is not None:
         rescoring.save_weights(options.save_weights, weights, **about, **figures["rescored"])
@@ -209,15 +196,11 @@ def _tune(
         for what, figure in figures.items()
     ]
     features = [[name, f"{weight:.6g}"] for name, weight in weights.items()]
-    report(
-        options,
-        result,
-        Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows),
-        Table(["feature", "weight"], features),
-    )
+    table = Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)
+    report(options, result, table, Table(["feature", "weight"], features))
 
 
-def _write(options: Rescore, lists: Iterable[rescoring.NBest]) -> None:
+def _write(options: Rescore, lists: Iterable[NBest]) -> None:
     """Write lists, or the best of each, into --output or to standard output."""
     if options.output is not None and not options.best:
         write_nbest(options.output, lists, format=options.format)
@@ -231,14 +214,11 @@ def _write(options: Rescore, lists: Iterable[rescoring.NBest]) -> None:
         for line in lines:
             print(printable(line))
         return
-    with (
-        written_beside(options.output) as temporary,
-        open(temporary, "w", encoding="utf-8", newline="\n") as file,
-    ):
-        file.writelines(f"{line}\n" for line in lines)
+    with written_beside(options.output) as temporary, temporary.open("wb") as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
 
 
-def _best_line(nbest: rescoring.NBest, format: str) -> str:
+def _best_line(nbest: NBest, format: str) -> str:
     best = nbest.best
     if format == "trees":
         return str(best.rest)
@@ -270,7 +250,7 @@ def _check_runs(options: Rescore, runs: Sequence[Run]) -> list[str]:
     return numbered(map(_name, runs))
 
 
-def _lists(options: Rescore) -> Iterator[rescoring.NBest]:
+def _lists(options: Rescore) -> Iterator[NBest]:
     return rescoring.read_nbest(options.nbest, format=options.format, scores=options.scores)
 
 

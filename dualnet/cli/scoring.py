@@ -116,7 +116,7 @@ def score(options: Score) -> None:
         _score_surprisal(options, texts)
         return
     way_out = "dualnet translate`, or in Python `dualnet.score(model, translation, source=text)"
-    run = open_language_model(options.run_folder, way_out=way_out)
+    run = open_language_model(options.run_folder, use=way_out)
     scorers = console.quietly("dualnet.scorers")
     model = run.model()
     scorer = scorers.TextScorer(model, Scoring(temperature=options.temperature))
@@ -166,12 +166,8 @@ def _around(options: Score, scorer: Any) -> tuple[str, str]:
 def _figures(options: Score, scorer: Any) -> dict[str, Any]:
     """Return the figures of all texts as JSON."""
     totals = scorer.totals
-    return {
-        "perplexity": totals.perplexity,
-        "tokens": totals.tokens,
-        "temperature": options.temperature,
-        **totals.comparable().figures(),
-    }
+    figures = {"perplexity": totals.perplexity, "tokens": totals.tokens}
+    return {**figures, "temperature": options.temperature, **totals.comparable().figures()}
 
 
 def _report_totals(options: Score, scorer: Any) -> None:

@@ -189,7 +189,7 @@ def ensemble(options: Ensemble) -> None:
         dualnet ensemble runs/one runs/two --output runs/both
     """
     way_out = "dualnet translate --ensemble"
-    runs = [str(open_language_model(run, way_out=way_out).path) for run in options.run_folders]
+    runs = [str(open_language_model(run, use=way_out).path) for run in options.run_folders]
     check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     training = quietly("dualnet.training")
     folder = training.combine_runs(runs, options.output)

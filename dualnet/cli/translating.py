@@ -149,10 +149,9 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     if protocol == "rouge":
         scores = evaluation.rouge(lines, pairs.target_lines)
     else:
-        language = {"language": corpus.target} if protocol == "multi30k" else {}
-        scores = evaluation.translation_metrics(
-            lines, pairs.target_lines, protocol=protocol, **language
-        )
+        how = {"protocol": protocol}
+        how |= {"language": corpus.target} if protocol == "multi30k" else {}
+        scores = evaluation.translation_metrics(lines, pairs.target_lines, **how)
     result: dict[str, Any] = {
         "perplexity": evaluated.perplexity, "tokens": evaluated.tokens, **evaluated.figures(),
         **scores, "beam": beam, "pairs": len(pairs), "split": split, "corpus": corpus.name,

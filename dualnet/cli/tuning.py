@@ -70,10 +70,8 @@ def jobs(options: Jobs) -> None:
         job = load_job(options.name)
         console.report(options, dataclasses.asdict(job), describe(job))
         return
-    rows = [
-        [job.name, job.kind, job.tuner, str(len(job.space)), job.table]
-        for job in map(load_job, list_jobs())
-    ]
+    known = [*map(load_job, list_jobs())]
+    rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in known]
     table = console.Table(["job", "kind", "tuner", "searched", "source"], rows)
     console.report(options, list_jobs(), table)
 
@@ -128,9 +126,7 @@ def _parts(results: dict[str, Any], folder: str) -> Iterator[str | console.Table
         bits = ["test, bits per byte"] * has_bits
         yield console.Table(["evaluation", "", "validation", "test", *bits, ""], rows)
     left_out = results.get("left_out", {})
-    plots = [
-        name for name in ("parallel_coordinates.png", "importance.png") if name not in left_out
-    ]
+    plots = [one for one in ("parallel_coordinates.png", "importance.png") if one not in left_out]
     yield f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams"
     for name, reason in left_out.items():
         yield f"No {name}: {reason}."

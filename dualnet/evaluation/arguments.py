@@ -25,13 +25,11 @@ def perplexity_of_mean(nats: float) -> float:
     return math.inf if nats > 700 else math.exp(nats)
 
 
-def check_tokens(
-    tokens: Any, vocabulary_size: int, *, least: int, name: str = "tokens"
-) -> np.ndarray:
-    """Return `tokens`, the argument `name`, as an int32 vector of ids."""
+def check_tokens(tokens: Any, words: int, *, least: int, name: str = "tokens") -> np.ndarray:
+    """Return `tokens`, the argument `name`, as an int32 vector of ids below `words`."""
     tokens = check_ids(name, tokens, least=least)
-    if tokens.min() < 0 or tokens.max() >= vocabulary_size:
-        required = f"must be ids of the model's vocabulary, 0 to {vocabulary_size - 1}."
+    if tokens.min() < 0 or tokens.max() >= words:
+        required = f"must be ids of the model's vocabulary, 0 to {words - 1}."
         received = f"Received: {tokens.min()} to {tokens.max()}."
         way_out = "Load the corpus with vocabulary=model.vocabulary."
         raise ArgumentError(name, f"{required} {received} {way_out}")

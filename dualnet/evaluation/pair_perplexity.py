@@ -1,7 +1,6 @@
 """The perplexity of targets, given their sources."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from dualnet.evaluation.arguments import perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
 
 POSITIONS = 8192  # of source and target that are read at a time
+Rows = list[np.ndarray]  # one for each pair
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,8 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     """
     batches = corpus.batches(split, tokens_per_batch=POSITIONS, shuffle=False)
     pairs = corpus.split(split)
-    totals = np.array([losses.sum(dtype=np.float64) for losses in _losses(model, batches)])
+    losses = _losses(model, batches, temperature=1.0)
+    totals = np.array([row.sum(dtype=np.float64) for row in losses])
     eos_id = corpus.vocabulary.require_eos()
     ids = [np.append(pairs.target(i), eos_id) for i in range(len(pairs))]
     tokens = batches.num_tokens
@@ -65,16 +66,11 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
 
 
 def target_losses(
-    model: TranslationModel,
-    sources: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
-    *,
-    temperature: float = 1.0,
-) -> list[np.ndarray]:
+    model: TranslationModel, sources: Rows, targets: Rows, temperature: float
+) -> Rows:
     """Return -log p, in nats, of the ids of each target and of `<eos>` after them.
 
-    `sources` and `targets` are int arrays, a pair at each place; logits are divided by the
-    `temperature`.
+    `sources` and `targets` are int arrays; logits are divided by the `temperature`.
     """
     sides: dict[str, Any] = {}
     for side, ids in (("source", sources), ("target", targets)):
@@ -90,9 +86,7 @@ def target_losses(
     return _losses(model, batches, temperature)
 
 
-def _losses(
-    model: TranslationModel, batches: PairBatches, temperature: float = 1.0
-) -> list[np.ndarray]:
+def _losses(model: TranslationModel, batches: PairBatches, temperature: float) -> Rows:
     """Return -log p of the tokens of each target, `<eos>` included, in the order of the pairs."""
     reader = reader_of(model, questions.losses)
     losses: dict[int, np.ndarray] = {}

@@ -25,6 +25,7 @@ from dualnet.requests import Evaluating, Scoring
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
 PATIENCE = 2
+Answers = list[dict[str, np.ndarray]]  # of each pass, by name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,7 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
     answers = {name: np.empty(plan.tokens, np.float32) for name in names}
     losses = answers["losses"]
     if request.mc_dropout_samples > 0:
-        _average_passes(model, plan, losses, request)
+        _average(model, plan, losses, request)
     else:
         for question in names - {"losses"} or names:
             reader = reader_of(model, getattr(questions, question))
@@ -256,12 +257,7 @@ def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Pla
 
 
 def _read_plan(
-    reader: Reader,
-    plan: _Plan,
-    answers: list[dict[str, np.ndarray]],
-    temperature: float,
-    *,
-    passes: int = 1,
+    reader: Reader, plan: _Plan, answers: Answers, temperature: float, *, passes: int = 1
 ) -> None:
     """Fill `answers`, the arrays of each pass by name; `passes` are read at once at most."""
     for rows, steps, spans in plan.parts():
@@ -270,14 +266,10 @@ def _read_plan(
             name: [of_pass[name][start:end] for of_pass in answers for start, end in spans]
             for name in answers[0]
         }
-        scoring.score_streams(
-            reader, streams, parts, rows=rows * passes, steps=steps, temperature=temperature
-        )
+        scoring.score_streams(reader, streams, parts, rows * passes, steps, temperature)
 
 
-def _average_passes(
-    model: LanguageModel, plan: _Plan, losses: np.ndarray, request: Evaluating
-) -> None:
+def _average(model: LanguageModel, plan: _Plan, losses: np.ndarray, request: Evaluating) -> None:
     """Fill `losses` with -log of the mean probabilities of passes with dropout."""
     reader, samples = DropoutReader(model, request.dropout_scale), request.mc_dropout_samples
     passes = 1

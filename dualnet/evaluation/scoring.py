@@ -67,7 +67,7 @@ def read(
     for rows, steps, batch in batches(lengths, work=work):
         parts = {name: [arrays[i] for i in batch] for name, arrays in answers.items()}
         of_batch = [streams[i] for i in batch]
-        score_streams(reader, of_batch, parts, rows=rows, steps=steps, temperature=temperature)
+        score_streams(reader, of_batch, parts, rows, steps, temperature)
     return answers
 
 
@@ -75,7 +75,6 @@ def score_streams(
     reader: Reader,
     streams: Sequence[np.ndarray],
     answers: Mapping[str, Sequence[np.ndarray]],
-    *,
     rows: int,
     steps: int,
     temperature: float,
@@ -86,9 +85,7 @@ def score_streams(
     its tokens but the first.
     """
     lengths = [len(stream) - 1 for stream in streams]
-    for start, answer in segments(
-        reader, streams, lengths, rows=rows, steps=steps, temperature=temperature
-    ):
+    for start, answer in segments(reader, streams, lengths, rows, steps, temperature):
         for name, arrays in answers.items():
             for array, values in zip(arrays, answer[name]):
                 part = array[start : start + steps]
@@ -99,7 +96,6 @@ def segments(
     reader: Reader,
     streams: Sequence[np.ndarray],
     lengths: Sequence[int],
-    *,
     rows: int,
     steps: int,
     temperature: float = 1.0,
@@ -109,9 +105,8 @@ def segments(
     Yields the position of each segment, and the answer, each array of `rows` x `steps`, padding
     included. All segments have one shape, since JAX compiles each.
     """
-    segment: dict[str, Any] = {
-        "states": [np.zeros((rows, size), np.float32) for size in reader.state_size]
-    }
+    states = [np.zeros((rows, size), np.float32) for size in reader.state_size]
+    segment: dict[str, Any] = {"states": states}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
     for start in range(0, max(lengths), steps):

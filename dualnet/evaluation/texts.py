@@ -144,7 +144,7 @@ def scores_of(
     words = [words_of(vocabulary, item) for item in texts]
     if isinstance(model, TranslationModel):
         ids = [item.ids for item in words]
-        losses = target_losses(model, sources, ids, temperature=temperature)
+        losses = target_losses(model, sources, ids, temperature)
         words = [item.ended(eos_id) for item in words]
     else:
         streams = [np.append(np.int32(eos_id), item.ids) for item in words]

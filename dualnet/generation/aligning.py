@@ -109,10 +109,8 @@ def alignments(
     lengths = [max(map(len, pair)) for pair in zip(sources, targets)]
     for batch in batches_by_length(order, lengths, rows=ROWS):
         inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
-        weights = reader.predict_on_batch(
-            {"source": padded([sources[i] for i in batch]), "tokens": padded(inputs)}
-        )["weights"]
-        for i, rows in zip(batch, weights):
+        segment = {"source": padded([sources[i] for i in batch]), "tokens": padded(inputs)}
+        for i, rows in zip(batch, reader.predict_on_batch(segment)["weights"]):
             source, columns = model.source_vocabulary.whole_units(sources[i])
             target, starts = vocabulary.whole_units(targets[i])
             counts = np.diff(starts, append=len(targets[i]))

@@ -238,12 +238,8 @@ class Search:
         has_ended = ids == (-1 if self.eos_id is None else self.eos_id)
         is_done = has_ended | (self.max_tokens[:, None] == length)
         is_new = is_done & (totals > NONE)
-        new = Finished(
-            prefixes,
-            xp.where(has_ended, length - 1, length),
-            totals,
-            xp.where(is_new, self._normalized(totals, length), NONE),
-        )
+        normalized = xp.where(is_new, self._normalized(totals, length), NONE)
+        new = Finished(prefixes, xp.where(has_ended, length - 1, length), totals, normalized)
         pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
         count = xp.shape(finished.scores)[1]
         sort = functools.partial(np.argsort, kind="stable") if xp is np else ops.argsort
@@ -382,9 +378,7 @@ def search_in_graph(
 
 
 @functools.cache
-def _search_question(
-    beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int, ...]
-) -> Question:
+def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int, ...]) -> Question:
     """Return a question that is answered with the `Finished` of a whole search.
 
     A segment has the `states` of each sentence, or its `source`; `first_ids` and `max_tokens`,
@@ -430,7 +424,7 @@ def compiled_search(
 
     `segment` holds the `states` of each sentence, or the `source`.
     """
-    reader = reader_of(model, _search_question(beam, n_best, eos_id, tuple(excluded_ids)))
+    reader = reader_of(model, _search(beam, n_best, eos_id, tuple(excluded_ids)))
     limits = np.full(first_ids.shape, max_tokens, "int32")
     normalization = np.full((len(limits), 1), float(length_normalization))
     segment = segment | {

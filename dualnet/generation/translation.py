@@ -173,10 +173,8 @@ def _translated(
     check_translators(models)
     target = models[0].vocabulary
     request.check_width(len(target))
-    ids = [
-        [one.source_vocabulary.encode(check_text("texts", text)) for text in texts]
-        for one in models
-    ]
+    texts = [check_text("texts", text) for text in texts]
+    ids = [[one.source_vocabulary.encode(text) for text in texts] for one in models]
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     yield from ((i, [EMPTY]) for i, length in enumerate(lengths) if not length)
@@ -267,9 +265,7 @@ def _begin(
     states = reader_of(model, _first_states).predict_on_batch({"source": source})["states"]
     reader, count = reader_of(model, _next_words), model.graph.constants
     # All hypotheses of a sentence share what was read of its source.
-    constants = [
-        ops.convert_to_tensor(np.repeat(constant, beam, axis=0)) for constant in states[:count]
-    ]
+    constants = [ops.convert_to_tensor(np.repeat(part, beam, axis=0)) for part in states[:count]]
 
     def step(tokens: np.ndarray, states: Any) -> tuple[Any, Any]:
         # Convert everything: on torch, Keras rejects a mix of tensors and arrays.

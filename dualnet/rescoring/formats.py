@@ -20,6 +20,8 @@ from dualnet.text.plain_text import SURROGATE
 
 FORMATS = ("jsonl", "kaldi", "moses", "trees")
 Row = TypeVar("Row")
+Rows = Iterator[tuple[int, tuple[str | int, Hypothesis]]]  # line, key of the list, hypothesis
+FEATURES_AND_SCORE = re.compile(r"[^\s=]+=.*\|\|\|[^\s=]+", re.ASCII | re.DOTALL)  # of Moses
 KALDI, MOSES = r"(?!score$)[^\s/]+", r"\S+"  # names of features, those of Kaldi being of files
 
 
@@ -201,7 +203,7 @@ def keyed_lines(path: StrPath, ids: Sequence[str | int], *, format: str, name: s
 
 
 def _lists(path: StrPath, format: str, scores: Sequence[StrPath]) -> Iterator[NBest]:
-    rows: Iterator[tuple[int, tuple[str | int, Hypothesis]]]
+    rows: Rows
     if format == "trees":
         rows = _trees(path)
     elif format == "kaldi":
@@ -219,7 +221,7 @@ def _lists(path: StrPath, format: str, scores: Sequence[StrPath]) -> Iterator[NB
         yield NBest(key, tuple(members))
 
 
-def _trees(path: StrPath) -> Iterator[tuple[int, tuple[int, Hypothesis]]]:
+def _trees(path: StrPath) -> Rows:
     for number, candidates in enumerate(numbered_nbest(path)):
         if not candidates:
             received = f"Received: {os.fspath(path)!r}, whose list {number} has none."
@@ -250,8 +252,8 @@ def _moses(line: str) -> tuple[str, Hypothesis]:
         raise ValueError("a line must be 'id ||| words ||| features ||| score'")
     key, text, *others = fields
     # Marian writes alignments and the scores of words, if any, before the features.
-    pairs = enumerate(itertools.pairwise(others))
-    place = next((i for i, pair in pairs if _are_features(*pair)), 0)
+    pairs = enumerate(map("|||".join, itertools.pairwise(others)))
+    place = next((i for i, pair in pairs if FEATURES_AND_SCORE.fullmatch(pair)), 0)
     others, before = others[place:], others[:place]
     features, score, *rest = [*others, *[""] * (2 - len(others))]
     values: dict[str, list[float]] = {}
@@ -274,12 +276,6 @@ def _moses(line: str) -> tuple[str, Hypothesis]:
     return key, Hypothesis(text, numbers, total, (*rest, *before) or None)
 
 
-def _are_features(field: str, score: str) -> bool:
-    """Recognise a field of a Moses line that is of `name=` and has a score after it."""
-    named = re.match(r"[^\s=]+=", field, re.ASCII)
-    return named is not None and re.fullmatch(r"[^\s=]+", score, re.ASCII) is not None
-
-
 def _json(line: str) -> tuple[str | int, Hypothesis]:
     try:
         record = json.loads(line, object_pairs_hook=_without_repetition)
@@ -293,20 +289,16 @@ def _json(line: str) -> tuple[str | int, Hypothesis]:
     features = record.pop("features", None)
     if not isinstance(features, dict | None):
         raise ValueError("`features` must be an object of numbers")
-    values = {
-        name: tuple(map(finite_number, value))
-        if isinstance(value, list) and value
-        else finite_number(value)
-        for name, value in (features or {}).items()
-    }
+    values: dict[str, Any] = {}
+    for name, value in (features or {}).items():
+        several = isinstance(value, list) and value
+        values[name] = tuple(map(finite_number, value)) if several else finite_number(value)
     score = record.pop("score", None)
     score = None if score is None else finite_number(score)
     return record.pop("id"), Hypothesis(record.pop("text"), values, score, record or None)
 
 
-def _kaldi(
-    path: StrPath, scores: Sequence[StrPath]
-) -> Iterator[tuple[int, tuple[str, Hypothesis]]]:
+def _kaldi(path: StrPath, scores: Sequence[StrPath]) -> Rows:
     names = [check_name(_feature_of(file, path), r"[^\s/]+", "scores") for file in scores]
     if len({*names}) < len(names):
         raise ArgumentError("scores", f"must be of different names. Received: {names}.")

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -153,9 +154,6 @@ def numbered(names: Iterable[str]) -> list[str]:
     """Return names of which no two are equal: the second `lm` is `lm_2`."""
     unique: list[str] = []
     for base in names:
-        name, number = base, 1
-        while name in unique:
-            number += 1
-            name = f"{base}_{number}"
-        unique.append(name)
+        candidates = itertools.chain([base], (f"{base}_{i}" for i in itertools.count(2)))
+        unique.append(next(name for name in candidates if name not in unique))
     return unique

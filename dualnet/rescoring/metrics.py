@@ -96,9 +96,8 @@ class BracketF1:
             raise ArgumentError("hypothesis", f"must have the words of its reference. {received}")
         if self.longest is not None and len(theirs) > self.longest:
             return np.zeros(3)
-        kept = [self._stays({tag.label for tag in tags}) for tags in zip(*leaves)]
-        if not ours:
-            kept = [self._stays({leaf.label}) for leaf in leaves[1]]
+        tagged = zip(*leaves) if ours else zip(leaves[1])
+        kept = [self._stays({leaf.label for leaf in several}) for several in tagged]
         counts = [self._brackets(tree, kept) for tree in trees]
         return np.array([(counts[0] & counts[1]).total(), *(c.total() for c in counts)], "float64")
 
@@ -246,9 +245,7 @@ METRICS: dict[str, Callable[[], Metric]] = {"bleu": Bleu, "f1": BracketF1, "wer"
 
 def metric_of(metric: str | Metric) -> Metric:
     """Return the metric of a name, or the one that is given."""
-    if not isinstance(metric, str):
-        return metric
-    return METRICS[check_choice("metric", metric, METRICS)]()
+    return METRICS[check_choice("metric", metric, METRICS)]() if isinstance(metric, str) else metric
 
 
 def gains(metric: Metric, sums: np.ndarray) -> np.ndarray:

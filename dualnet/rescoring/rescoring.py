@@ -30,6 +30,7 @@ STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
 ROWS = scoring.WORK // STEPS  # that a call reads, at most
 CALLS = 4  # of full rows, into which the streams of a language model are divided at each step
 
+Pair = tuple[NBest, str | None]  # a list and its source
 Models = LanguageModel | Sequence[LanguageModel] | Mapping[str, LanguageModel]
 
 
@@ -94,16 +95,13 @@ def rescore(
     models, lists = _named(models), list(nbest)
     for _ in checked_lists(lists, models, weights):  # tells of mistakes before anything is scored
         pass
-    return list(
-        rescored(models, lists, request, weights=weights, sources=sources, statistics=statistics)
-    )
+    return list(rescored(models, lists, request, weights, sources, statistics))
 
 
 def rescored(
     models: Mapping[str, LanguageModel],
     nbest: Iterable[NBest],
     request: Rescoring,
-    *,
     weights: Mapping[str, float] | None = None,
     sources: Iterable[str] | None = None,
     statistics: Any = None,
@@ -136,8 +134,7 @@ def rescored(
         for block in blocks:
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
             several = [
-                weighted(with_scores(one_list, columns), weights, request.missing)
-                for one_list, _ in block
+                weighted(with_scores(each, columns), weights, request.missing) for each, _ in block
             ]
             yield from several
             for scorer in readers:
@@ -164,7 +161,7 @@ class _Scorer:
         ids = self.vocabulary.encode(check_text("nbest", text))
         return np.concatenate([[self.eos_id], ids, [self.eos_id]]).astype(np.int32)
 
-    def score(self, block: Sequence[tuple[NBest, str | None]]) -> np.ndarray:
+    def score(self, block: Sequence[Pair]) -> np.ndarray:
         streams = [self.stream(item.text) for nbest, _ in block for item in nbest.hypotheses]
         reading: dict[str, Any] = {"states": self.states}
         if isinstance(self.model, TranslationModel):
@@ -197,9 +194,7 @@ def _named(models: Models) -> dict[str, LanguageModel]:
     return dict(zip(numbered(model.name for model in several), several))
 
 
-def _with_sources(
-    nbest: Iterable[NBest], sources: Iterable[str] | None
-) -> Iterator[tuple[NBest, str | None]]:
+def _with_sources(nbest: Iterable[NBest], sources: Iterable[str] | None) -> Iterator[Pair]:
     if sources is None:
         yield from ((one_list, None) for one_list in nbest)
         return
@@ -211,9 +206,9 @@ def _with_sources(
         yield one_list, source
 
 
-def _blocks(lists: Iterable[tuple[NBest, str | None]]) -> Iterator[list[tuple[NBest, str | None]]]:
+def _blocks(lists: Iterable[Pair]) -> Iterator[list[Pair]]:
     """Yield the lists in blocks of about `BLOCK_CHARACTERS` of hypotheses and sources."""
-    block: list[tuple[NBest, str | None]] = []
+    block: list[Pair] = []
     length = 0
     for pair in lists:
         block.append(pair)
@@ -266,9 +261,8 @@ def log_probabilities(
         constants = None
         if isinstance(model, TranslationModel):
             states, constants = _encoded(model, [sources[k] for k in used])
-        totals[group] = _of_neighbours(
-            model, [streams[i] for i in group], places, states, constants, rows
-        )
+        of_group = [streams[i] for i in group]
+        totals[group] = _of_neighbours(model, of_group, places, states, constants, rows)
     return totals
 
 
@@ -304,11 +298,8 @@ def _of_neighbours(
             columns = start + np.arange(STEPS + 1)
             inside = columns <= counts[rows, None]
             pieces = ids[(begins[rows, None] + columns) * inside]
-            segment: dict[str, Any] = {
-                "tokens": pieces[:, :-1],
-                "targets": pieces[:, 1:],
-                "states": [state[places[rows]] for state in states],
-            }
+            segment: dict[str, Any] = {"tokens": pieces[:, :-1], "targets": pieces[:, 1:]}
+            segment["states"] = [state[places[rows]] for state in states]
             if constants is not None:
                 segment |= {"constants": constants, "owners": owners[rows]}
             answer = reader.predict_on_batch(segment)

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from dualnet._checks import ArgumentError, StrPath, check_fields, checked
@@ -277,20 +277,13 @@ def _without_annotation(tree: Tree) -> Tree | None:
 
 def _groups(lines: Iterable[Line]) -> Iterator[list[Line]]:
     """Return the lines between blank ones."""
-    group: list[Line] = []
-    for number, line in chain(lines, [(0, "")]):
-        if line.strip(SPACES):
-            group.append((number, line))
-        elif group:
-            yield group
-            group = []
+    groups = groupby(lines, key=lambda line: bool(line[1].strip(SPACES)))
+    return ([*group] for is_text, group in groups if is_text)
 
 
 def _tokens(lines: Iterable[Line]) -> Iterator[Line]:
     """Return the brackets, labels and words of trees in brackets, each with its line."""
-    for number, line in lines:
-        for token in _TOKEN.findall(line):
-            yield number, token
+    return ((number, token) for number, line in lines for token in _TOKEN.findall(line))
 
 
 def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
@@ -307,8 +300,7 @@ def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
                 parts = [")"]
             else:
                 parts = ["(", tag, token, ")"]
-            for part in parts:
-                yield number, part
+            yield from ((number, part) for part in parts)
 
 
 def _read(tokens: Iterable[Line], source: StrPath) -> Iterator[tuple[Tree | None, int, list[Line]]]:

@@ -287,11 +287,7 @@ class _Search:
     """
 
     def __init__(
-        self,
-        lists: Sequence[NBest],
-        metric: Metric,
-        statistics: Sequence[np.ndarray],
-        missing: str = "zero",
+        self, lists: Sequence[NBest], metric: Metric, statistics: list[np.ndarray], missing: str
     ) -> None:
         numbers = [row for nbest in lists for row in numbers_of(nbest, missing)]
         self.names = list(dict.fromkeys(name for row in numbers for name in row))

@@ -32,10 +32,7 @@ ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
 @checked
 def endpoints(
-    model: LanguageModel,
-    *,
-    format: str = "saved_model",
-    learn: str | Sequence[str] | None = None,
+    model: LanguageModel, *, format: str = "saved_model", learn: str | Sequence[str] | None = None
 ) -> list[str]:
     """Return the names of the endpoints that `export` writes for `model`.
 

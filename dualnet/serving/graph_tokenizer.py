@@ -80,8 +80,7 @@ class GraphLower(tf.Module):
         if letters is None:
             letters, self._final_sigma = _lower_case()
         self.letters = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer(list(letters), list(letters.values())),
-            default_value="",
+            tf.lookup.KeyValueTensorInitializer([*letters], [*letters.values()]), default_value=""
         )
 
     def __call__(self, words: Any) -> Any:

@@ -34,12 +34,9 @@ def to_onnx(
     with extra("onnx", "An ONNX file needs onnx and tf2onnx"):
         import onnx
         import tf2onnx
+    function = tf.function(step, input_signature=specs, autograph=False)
     with _without_warnings():
-        proto, _ = tf2onnx.convert.from_function(
-            tf.function(step, input_signature=specs, autograph=False),
-            input_signature=specs,
-            opset=18,
-        )
+        proto, _ = tf2onnx.convert.from_function(function, input_signature=specs, opset=18)
     by_name = {output.name: output for output in proto.graph.output}
     del proto.graph.output[:]
     proto.graph.output.extend(by_name[name] for name in outputs or by_name)

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from dualnet.serving import requests
+from dualnet.serving.requests import Tensors
 from dualnet.serving.served_reader import ServedReader
 
 # How a row draws, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
@@ -21,7 +22,7 @@ SETTINGS = {
 }
 
 
-def checked(prompts: Any, settings: dict[str, Any], bound: int) -> dict[str, Any]:
+def checked(prompts: Any, settings: Tensors, bound: int) -> Tensors:
     """Return `settings` with assertions that fail if a value is out of range.
 
     `bound` is the highest `max_tokens`.
@@ -41,11 +42,7 @@ def checked(prompts: Any, settings: dict[str, Any], bound: int) -> dict[str, Any
 
 
 def draw_words(
-    reader: ServedReader,
-    prompts: Any,
-    settings: dict[str, Any],
-    eos_id: int,
-    excluded_ids: Sequence[int],
+    reader: ServedReader, prompts: Any, settings: Tensors, eos_id: int, excluded_ids: Sequence[int]
 ) -> tuple[Any, Any]:
     """Return the words drawn after `prompts`, and their log-probabilities at temperature 1.
 
@@ -89,7 +86,7 @@ def draw_words(
     return rows(words), rows(scores)
 
 
-def draw(logits: Any, step: Any, settings: dict[str, Any], excluded_ids: Sequence[int]) -> Any:
+def draw(logits: Any, step: Any, settings: Tensors, excluded_ids: Sequence[int]) -> Any:
     """Return a word for each row of `logits`, `(batch, words)`: int32; see `dualnet.generate`."""
     words = logits.shape[-1]
     logits = tf.where(np.isin(range(words), excluded_ids), -float("inf"), logits)

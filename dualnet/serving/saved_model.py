@@ -24,11 +24,7 @@ def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextRe
 
 
 def write_saved_model(
-    model: LanguageModel,
-    directory: str,
-    names: list[str],
-    max_tokens: int,
-    memories: Memories | None = None,
+    model: LanguageModel, folder: str, names: list[str], max_tokens: int, memories: Memories | None
 ) -> None:
     """Write `model` with the endpoints `names`, the first as default, into an empty folder.
 
@@ -46,9 +42,8 @@ def write_saved_model(
         tokenizer = in_graph(model.vocabulary)
         archive.track(tokenizer)
         built["score_text"] = _score_text(reader, tokenizer)
-        built["generate_text"] = _generate_text(
-            reader, tokenizer, model.vocabulary.unknown_ids, max_tokens
-        )
+        unknown_ids = model.vocabulary.unknown_ids
+        built["generate_text"] = _generate_text(reader, tokenizer, unknown_ids, max_tokens)
         built["predict_next_text"] = _predict_next_text(reader, tokenizer)
     if "predict_next" in names:
         built["predict_next"] = _predict_next(reader, tokenizer)
@@ -62,8 +57,8 @@ def write_saved_model(
         archive.add_endpoint(name, function, [specs])
     # TensorFlow would trace the gradients of a model that learns again, and not find their loops.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=memories is None)
-    archive.write_out(directory, options=options, verbose=False)
-    _save_tokenizers(model, Path(directory, "assets.extra"))
+    archive.write_out(folder, options=options, verbose=False)
+    _save_tokenizers(model, Path(folder, "assets.extra"))
 
 
 def _save_tokenizers(model: LanguageModel, folder: Path) -> None:
@@ -147,10 +142,8 @@ def _likeliest(
     width = keras.ops.max(k, initial=1)
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
     within = tf.range(width) < k[:, None]
-    answer = {
-        "ids": tf.where(within, ids, -1),
-        "probabilities": tf.where(within, probabilities, 0.0),
-    }
+    probabilities = tf.where(within, probabilities, 0.0)
+    answer = {"ids": tf.where(within, ids, -1), "probabilities": probabilities}
     if tokenizer is not None:
         answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
     return {**answer, **dict(zip(reader.specs, states))}

@@ -35,11 +35,8 @@ def write_transformers_folder(model: LanguageModel, folder: Path) -> None:
 
     tokenizer = model.vocabulary
     eos_id = None if tokenizer is None else tokenizer.eos_id
-    ids = {
-        "bos_token_id": eos_id,
-        "eos_token_id": eos_id,
-        "pad_token_id": model.vocabulary_size,  # a token of its own, which no logit favours
-    }
+    # For padding, a token of its own, which no logit favours.
+    ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": model.vocabulary_size}
     config = {
         "architectures": [CLASSES["AutoModelForCausalLM"]],
         "auto_map": {key: f"{MODELING}.{name}" for key, name in CLASSES.items()},

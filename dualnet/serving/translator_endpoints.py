@@ -12,19 +12,13 @@ from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
 from dualnet.serving.served_reader import ServedReader
 
 # How a row is translated, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
-SETTINGS = {
-    "beam": tf.int32,
-    "n_best": tf.int32,
-    "max_tokens": tf.int32,
-    "length_normalization": tf.float32,
-}
+COUNTS = ("beam", "n_best", "max_tokens")
+SETTINGS = {**dict.fromkeys(COUNTS, tf.int32), "length_normalization": tf.float32}
 
 
-def endpoints(
-    model: TranslationModel, reader: ServedReader, max_tokens: int
-) -> dict[str, Endpoint]:
-    """Return `encode` and `translate`; `max_tokens` is the bound of `translate`."""
-    bound = min(max_tokens, tf.int32.max)
+def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict[str, Endpoint]:
+    """Return `encode` and `translate`, whose `max_tokens` are at most `bound`."""
+    bound = min(bound, tf.int32.max)
 
     def read(inputs: Tensors) -> tuple[Tensors, list[Any]]:
         inputs, in_row = requests.checked_rows(inputs, model.source_vocabulary_size)
@@ -52,13 +46,9 @@ def endpoints(
             return *likeliest_words(logits[:, -1], width, excluded_ids), states
 
         running, eos_id = inputs["lengths"] > 0, model.vocabulary.require_eos()
-        finished, _ = search_in_graph(
-            Search(xp=ops, eos_id=eos_id, **settings),
-            step,
-            encoded[count:],
-            tf.fill(tf.shape(running), eos_id),
-            is_running=running,
-        )
+        search = Search(xp=ops, eos_id=eos_id, **settings)
+        first_ids = tf.fill(tf.shape(running), eos_id)
+        finished, _ = search_in_graph(search, step, encoded[count:], first_ids, is_running=running)
         return _outputs(finished, settings["n_best"], eos_id)
 
     settings = {name: spec(name, dtype) for name, dtype in SETTINGS.items()}

@@ -100,9 +100,8 @@ def train_tokenizer(
     with library_errors("The text and the size must fit"):
         tokenizer.train_from_iterator(pieces(), trainer)
     if kind == "word-piece" and tokenizer.get_vocab_size() > learnt:  # characters alone
-        tokenizer.model = models.WordPiece(
-            _commonest(tokenizer.get_vocab(), counts, learnt), unk_token=UNK
-        )
+        units = _commonest(tokenizer.get_vocab(), counts, learnt)
+        tokenizer.model = models.WordPiece(units, unk_token=UNK)
     taken = [text for text in special if kind == "bpe" and tokenizer.token_to_id(text) is not None]
     if not "".join(taken).isascii():
         wrong = next(text for text in taken if not text.isascii())

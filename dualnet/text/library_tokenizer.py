@@ -71,12 +71,11 @@ class LibraryTokenizer(Tokenizer):
             object.__setattr__(self, "json", tokenizer.to_str())
         ids = sorted(tokenizer.get_vocab().values())
         if tokenizer.get_vocab_size() != len(ids) or ids != [*range(len(ids))]:
-            raise ArgumentError(
-                "tokenizer",
-                "must give each unit an id of its own, from 0 on without gaps. Received: "
-                f"{tokenizer.get_vocab_size()} units, {len({*ids})} different ids, the last of "
-                f"which is {ids[-1] if ids else None}. Rename or renumber the units of the file.",
-            )
+            required = "must give each unit an id of its own, from 0 on without gaps."
+            last = f"the last of which is {ids[-1] if ids else None}"
+            counts = f"{tokenizer.get_vocab_size()} units, {len({*ids})} different ids"
+            way_out = " Rename or renumber the units of the file."
+            raise ArgumentError("tokenizer", f"{required} Received: {counts}, {last}.", way_out)
         for token in self._added.values() if self._byte_level else ():
             text = token["content"]
             if text in self._data["model"]["vocab"] and _bytes_of(text) != text.encode():
@@ -112,7 +111,8 @@ class LibraryTokenizer(Tokenizer):
     def kind(self) -> str:
         """ "bpe", "unigram", "word-piece", "characters", or the library's name of the model."""
         model = self._data["model"].get("type", "BPE")
-        if model == "WordLevel" and _splits_characters(self._data["pre_tokenizer"]):
+        steps = [(s["type"], s.get("pattern")) for s in _steps(self._data["pre_tokenizer"])]
+        if model == "WordLevel" and steps == [("Split", {"Regex": r"[\s\S]"})]:
             return "characters"
         return {"BPE": "bpe", "Unigram": "unigram", "WordPiece": "word-piece"}.get(model, model)
 
@@ -231,17 +231,6 @@ class LibraryTokenizer(Tokenizer):
             for i, unit in enumerate(self._units)
         ]
 
-    @functools.cached_property
-    def spelling(self) -> tuple[bytes, ...]:
-        if self.loses:
-            raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
-        spelling = [*self._spelt]
-        if self.unk_id is not None:
-            spelling[self.unk_id] = b""
-        if self.eos_id is not None:
-            spelling[self.eos_id] = ENDS[self.documents].encode()
-        return tuple(spelling)
-
     def encode_marked(self, text: str) -> np.ndarray:
         documents = text.split(END)
         ended = len(documents) - 1
@@ -328,13 +317,6 @@ def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
     return steps
 
 
-def _splits_characters(pre_tokenizer: dict[str, Any] | None) -> bool:
-    pattern = {"Regex": r"[\s\S]"}
-    return [(step["type"], step.get("pattern")) for step in _steps(pre_tokenizer)] == [
-        ("Split", pattern)
-    ]
-
-
 @dataclass(frozen=True)
 class ByteTokenizer(Tokenizer):
     """The 256 bytes of UTF-8, each its own id, and `<eos>`, which is 256.
@@ -373,12 +355,8 @@ class ByteTokenizer(Tokenizer):
         return hashlib.sha256(b"dualnet bytes 1").hexdigest()
 
     @functools.cached_property
-    def spelling(self) -> tuple[bytes, ...]:
-        return (*(bytes([i]) for i in range(256)), ENDS[self.documents].encode())
-
-    @property
     def _spelt(self) -> list[bytes]:
-        return [*self.spelling]
+        return [*(bytes([i]) for i in range(256)), ENDS[self.documents].encode()]
 
     def encode_marked(self, text: str) -> np.ndarray:
         data = bytes([MARK]).join(part.encode() for part in text.split(END))

@@ -18,9 +18,11 @@ FORMATS = {
     ".json": "tokenizer.json of Hugging Face's `tokenizers`",
     ".model": "tokenizer.model of SentencePiece",
 }
-TOKENIZER_FILES = tuple(
-    kind.file_name for kind in (Vocabulary, LibraryTokenizer, SentencePieceTokenizer)
-)
+KINDS: dict[str, type[Tokenizer]] = {
+    "words": Vocabulary, "bytes": ByteTokenizer, "library": LibraryTokenizer,
+    "sentencepiece": SentencePieceTokenizer,
+}  # fmt: skip
+TOKENIZER_FILES = tuple(dict.fromkeys(kind.file_name for kind in KINDS.values()))
 
 
 @checked
@@ -94,12 +96,5 @@ def from_config(config: Mapping[str, Any]) -> Tokenizer:
     >>> from_config({"kind": "bytes", "documents": "line"}).encode("a").tolist()
     [97]
     """
-    kinds = {
-        "words": Vocabulary,
-        "bytes": ByteTokenizer,
-        "library": LibraryTokenizer,
-        "sentencepiece": SentencePieceTokenizer,
-    }
-    kind = kinds[check_choice("kind", config.get("kind"), kinds)]
-    tokenizer: Tokenizer = kind(**{key: config[key] for key in config.keys() - {"kind"}})
-    return tokenizer
+    kind = KINDS[check_choice("kind", config.get("kind"), KINDS)]
+    return kind(**{key: config[key] for key in config.keys() - {"kind"}})

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, extra
+from dualnet._checks import StrPath, extra
 from dualnet._files import write_whole
 from dualnet.text.library_tokenizer import END_NAMES, library_errors
 from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text
@@ -103,10 +103,6 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def unknown_ids(self) -> list[int]:
         return [self.unk_id]
-
-    @property
-    def spelling(self) -> tuple[bytes, ...]:
-        raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
 
     @functools.cached_property
     def _spelt(self) -> list[bytes]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag, checked
-from dualnet.text.plain_text import DOCUMENTS, EOS, UNK, check_text, documents_of, marked
+from dualnet.text.plain_text import DOCUMENTS, ENDS, EOS, UNK, check_text, documents_of, marked
 
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
 
@@ -107,10 +107,13 @@ class Tokenizer(abc.ABC):
     def loses(self) -> str:
         """What the ids of a text do not tell, in words; "" if text is decoded unchanged."""
 
-    @property
-    @abc.abstractmethod
+    @functools.cached_property
     def spelling(self) -> tuple[bytes, ...]:
         """The UTF-8 bytes that each id stands for, if `loses` is ""; b"" for `<unk>`."""
+        if self.loses:
+            raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
+        special = {self.unk_id: b"", self.eos_id: ENDS[self.documents].encode()}
+        return tuple(special.get(i, unit) for i, unit in enumerate(self._spelt))
 
     @functools.cached_property
     def _spelt(self) -> list[bytes]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -71,10 +71,6 @@ class Vocabulary(Tokenizer):
         """The SHA-256 of the words, one per line: that of the file that `save` writes."""
         return hashlib.sha256(self._as_bytes()).hexdigest()
 
-    @property
-    def spelling(self) -> tuple[bytes, ...]:
-        raise ArgumentError("vocabulary", f"must spell its text. Received: words; {self.loses}.")
-
     def encode_marked(self, text: str) -> np.ndarray:
         return self.encode_words(words_of(text))
 
@@ -106,9 +102,7 @@ class Vocabulary(Tokenizer):
 
     @classmethod
     @checked
-    def load(
-        cls, path: StrPath, *, lowercase: bool = False, documents: str = "line"
-    ) -> "Vocabulary":
+    def load(cls, path: StrPath, *, lowercase: bool = False, documents: str = "line") -> Self:
         """Return the vocabulary that `save` wrote to the file `path`."""
         text = "".join(blocks(path))
         return cls(tuple(text.split(END)[:-1]), lowercase=lowercase, documents=documents)
@@ -127,7 +121,7 @@ class Vocabulary(Tokenizer):
         needs_unk: bool = False,
         lowercase: bool = False,
         documents: str = "line",
-    ) -> "Vocabulary":
+    ) -> Self:
         """Return the words of `counts` by descending count, then first appearance.
 
         `<unk>` is included if it is counted, if `needs_unk`, or if words are cut. Its rank
