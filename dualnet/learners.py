@@ -63,13 +63,13 @@ class _Kind:
 
     def __init__(self, model: LanguageModel, which: Adapted, rule: str, has_momentum: bool) -> None:
         self.items = which.items
-        self.lesson = Lesson.of(model, which, rule, has_momentum=has_momentum)
+        self.lesson = Lesson(model, which, rule, has_momentum=has_momentum)
         self.of_one = self.lesson
         # A step of one row is many small operations, whose overhead exceeds the work. Not for
         # pairs, of many shapes.
         is_large = num_weights(which.graph.core.variables) >= LEAST_WEIGHTS
         if is_large and which.graph.encoder is None and keras.config.backend() == "tensorflow":
-            self.of_one = Lesson.of(model, which, rule, has_momentum=has_momentum)
+            self.of_one = Lesson(model, which, rule, has_momentum=has_momentum)
             self.of_one.compile(jit_compile=True)
         self.lock = threading.Lock()
         self.twin: LanguageModel | None = None  # made when it is to write

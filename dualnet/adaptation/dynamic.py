@@ -230,12 +230,9 @@ def learning(
                 # Each length is compiled. What follows a word has no part in its loss, so that
                 # padding may be any word, if it does not count.
                 longest = bucket_length(count) if alone else max(longest, count)
-                weights = np.ones((1, count), np.float32)
+                weights, pads = np.ones((1, count), np.float32), ((0, 0), (0, longest - count))
                 segment = {"tokens": ids[None, :-1], "targets": ids[None, 1:], "weights": weights}
-                segment = {
-                    name: np.pad(array, ((0, 0), (0, longest - count)))
-                    for name, array in segment.items()
-                }
+                segment = {name: np.pad(array, pads) for name, array in segment.items()}
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
                 logs = learner.train_on_batch(segment, return_dict=True)
@@ -255,20 +252,15 @@ def learning(
             raise _not_finite("weights", rule, settings)
         _learners[model] = step, learner
         if skipped := int(learner.optimizer.skipped):
-            warnings.warn(
-                f"{skipped} of the updates had gradients that are not finite, and changed nothing. "
-                "Take a smaller learning_rate, or set clipnorm.",
-                stacklevel=3,
-            )
+            message = f"{skipped} of the updates had gradients that are not finite, and changed"
+            way_out = "Take a smaller learning_rate, or set clipnorm."
+            warnings.warn(f"{message} nothing. {way_out}", stacklevel=3)
 
 
 def _not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentError:
-    return ArgumentError(
-        "learning_rate",
-        f"must keep the {what} finite. Received: rule={rule!r}, learning_rate="
-        f"{settings['learning_rate']:g}, which does not. Take a smaller one, or set "
-        "clipnorm.",
-    )
+    received = f"Received: rule={rule!r}, learning_rate={settings['learning_rate']:g},"
+    message = f"must keep the {what} finite. {received} which does not."
+    return ArgumentError("learning_rate", message, " Take a smaller one, or set clipnorm.")
 
 
 @contextlib.contextmanager
@@ -296,10 +288,7 @@ def _compiled(model: LanguageModel, step: list[Any], learner: SegmentLearner) ->
     kept, last = _learners.pop(model, (None, learner))  # after an error, none is kept
     if kept != step:
         return learner
-    state, fresh = (
-        [*one.stream_state.variables, *one.optimizer.variables] for one in (last, learner)
-    )
-    for variable, value in zip(state, fresh):
+    for variable, value in zip(last.state, learner.state):
         variable.assign(value)
     return last
 
@@ -310,11 +299,9 @@ def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistic
     length = settings.pop("sequence_length")
     if rule == "rms":
         if statistics is None:
-            raise ArgumentError(
-                "statistics",
-                "must be given for the rule 'rms': the int tokens of the training text, or the "
-                "result of `gradient_statistics(model, tokens)`. Received: None.",
-            )
+            kinds = "the int tokens of the training text, or `gradient_statistics(model, tokens)`"
+            message = f"must be given for the rule 'rms': {kinds}. Received: None."
+            raise ArgumentError("statistics", message)
         if not isinstance(statistics, GradientStatistics):
             statistics = statistics_of(which, statistics, sequence_length=length)
         return DecayToPrior(statistics=in_order(statistics, which), **settings)

@@ -33,6 +33,11 @@ class SegmentLearner(ClearsAllGradients):
         self.stream_state.resize(batch_size)
         self.built = True
 
+    @property
+    def state(self) -> list[Any]:
+        """All variables that a step changes, beside the weights."""
+        return [*self.stream_state.variables, *self.optimizer.variables]
+
     def call(self, inputs: dict[str, Any]) -> Any:
         segment = {**inputs, "states": self.stream_state.read(None)}
         answer = questions.losses(self.graph, segment)
@@ -59,7 +64,7 @@ def make_learner(
     optimizer.build(learner.trainable_variables)
     # A step of one row is many small operations: on TensorFlow their overhead exceeds the work.
     # Keras by itself compiles no steps on a CPU.
-    compiled = keras.config.backend() == "tensorflow" and batch_size == 1
-    compiled = compiled and num_weights(learner.trainable_variables) >= LEAST_WEIGHTS
+    is_large = num_weights(learner.trainable_variables) >= LEAST_WEIGHTS
+    compiled = keras.config.backend() == "tensorflow" and batch_size == 1 and is_large
     learner.compile(optimizer=optimizer, jit_compile=compiled or "auto")
     return learner

@@ -39,9 +39,9 @@ class Lesson(Reader):
     `applied` of its row is False.
 
     Args:
-        which: `Adapted`, what learns.
+        model: `LanguageModel`. If it knows padding, rows may be padded with -1.
+        which: `Adapted`, what learns of it.
         rule: Name of the rule; for "nadam", with momentum if `has_momentum`.
-        masked: bool. Whether rows may be padded with -1.
 
     Attributes:
         size: int. Length of a memory.
@@ -50,29 +50,22 @@ class Lesson(Reader):
     """
 
     def __init__(
-        self, which: Adapted, rule: str, *, has_momentum: bool, masked: bool, **kwargs: Any
+        self, model: LanguageModel, which: Adapted, rule: str, *, has_momentum: bool = False
     ) -> None:
-        graph = which.graph.with_masks() if masked and not which.graph.padded else which.graph
-        super().__init__(graph, self.learn, **kwargs)
-        self.masked, self.rule = masked or graph.padded, rule
+        graph = which.graph
+        graph = graph.with_masks() if model.can_mask and not graph.padded else graph
+        super().__init__(graph, self.learn)
+        self.masked, self.rule = graph.padded, rule
         self.which = which
         self.sizes = [math.prod(weight.shape) for weight in which.weights.values()]
         self.size = sum(self.sizes)
         by_row = [id(w) for layer in graph.core.layers if type(layer) in BY_ROW
                   for w in layer.weights]  # fmt: skip
         self.by_row = all(id(weight) in by_row for weight in which.weights.values())
-        self.through_time = not self.by_row or any(
-            isinstance(layer, RecurrentMatrix) for layer in graph.core.layers
-        )
+        in_time = any(isinstance(layer, RecurrentMatrix) for layer in graph.core.layers)
+        self.through_time = in_time or not self.by_row
         # What the rule keeps beside the memory.
         self.num_moments = {"sgd": 0, "rms": 1, "nadam": 2 + has_momentum}[rule]
-
-    @classmethod
-    def of(
-        cls, model: LanguageModel, which: Adapted, rule: str, *, has_momentum: bool = False
-    ) -> "Lesson":
-        """Return the lesson of what learns of `model`, with padding where the model knows it."""
-        return cls(which, rule, has_momentum=has_momentum, masked=model.can_mask)
 
     def fresh_moments(self) -> list[np.ndarray]:
         """Return the moments before the first step; those of "rms" are the roots it divides by."""
@@ -100,10 +93,8 @@ class Lesson(Reader):
         gradient = self._clipped(gradient, settings["clipnorm"])
         update = {"sgd": self._sgd, "rms": self._rms, "nadam": self._nadam}[self.rule]
         learnt, moments = update(gradient, memory, segment["moments"], settings)
-        applied = ops.all(ops.isfinite(learnt), axis=1)
-        for moment in moments:
-            applied = ops.logical_and(applied, ops.all(ops.isfinite(moment), axis=1))
         new, old = [learnt, *moments], [memory, *segment["moments"]]
+        applied = ops.all(ops.stack([ops.all(ops.isfinite(part), axis=1) for part in new]), axis=0)
         memory, *moments = [ops.where(applied[:, None], *pair) for pair in zip(new, old)]
         return {"losses": losses, "states": states, "memory": memory, "moments": moments,
                 "applied": applied}  # fmt: skip

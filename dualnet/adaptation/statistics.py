@@ -120,11 +120,8 @@ def in_order(statistics: GradientStatistics, which: Adapted) -> GradientStatisti
     if len(there) == len(statistics.roots):
         faults = [f"{name} is missing" for name in which.weights if name not in roots]
         faults += [f"{name} is not in this model" for name in there if name not in shapes]
-        faults += [
-            f"{name} {root.shape} for {shapes[name]}"
-            for name, root in roots.items()
-            if root.shape != shapes.get(name, root.shape)
-        ]
+        both = [(name, roots[name].shape, shapes[name]) for name in roots if name in shapes]
+        faults += [f"{name} {theirs} for {here}" for name, theirs, here in both if theirs != here]
     if faults:
         required = "must be those of this model's trainable weights, by name and shape."
         way_out = "Call gradient_statistics with this model."

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, as_texts
 from dualnet.adaptation.learner import SegmentLearner
 from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_batches import sentence_ends
@@ -60,12 +60,10 @@ class StepSize:
         self.is_asked = rate == AUTO or (rate is None and valid is not None)
         self.is_open = self.is_asked or (rate is None and self._has_text())
         if rate == AUTO and valid is None and (self.run is None or self.run.is_shipped):
-            raise ArgumentError(
-                "learning_rate",
-                "can be 'auto' for the model of a RUN folder of your own, whose validation text it "
-                "is found on. Received: another model.",
-                " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation.",
-            )
+            models = "the model of a RUN folder of your own, whose validation text it is found on"
+            way_out = " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation."
+            message = f"can be 'auto' for {models}. Received: another model."
+            raise ArgumentError("learning_rate", message, way_out)
 
     def _has_text(self) -> bool:
         """Whether the model comes from a RUN of one's own whose text is still there."""
@@ -79,7 +77,7 @@ class StepSize:
         others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
         key = {"rule": self.rule, **others, "by_text": self.by_text}
         if self.which is not None:
-            key["adapt"] = [self.which] if isinstance(self.which, str) else [*self.which]
+            key["adapt"] = as_texts(self.which)
         kept = self.run if self.valid is None else None
         record = kept.found_rate(key) if kept is not None else None
         if record is None:
@@ -128,13 +126,10 @@ class StepSize:
         return {"learning_rate": best, "perplexity": learnt, "static_perplexity": static}
 
     def _segments(self) -> list[np.ndarray]:
-        valid = self.valid
-        if valid is None:
-            valid = self.run.corpus().split("valid")
+        valid = self.run.corpus().split("valid") if self.valid is None else self.valid
         tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
-        if self.by_text:
-            return segments_of(self.model, tokens[:TOKENS], None)
-        return segments_of(self.model, tokens[: TOKENS + 1], self.settings["sequence_length"])
+        length = None if self.by_text else self.settings["sequence_length"]
+        return segments_of(self.model, tokens[: TOKENS + (not self.by_text)], length)
 
 
 def segments_of(model: LanguageModel, tokens: np.ndarray, length: int | None) -> list[np.ndarray]:

@@ -4,7 +4,8 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -75,21 +76,13 @@ def surprisal(
     """
     request = Surprising.of(settings)
     given, labels, _ = texts_of("texts", texts, column)
-    return Results(records(model, given, request, statistics=statistics, keep=keep), labels)
 
+    def records() -> Iterator[dict[str, Any]]:
+        with surprisals(model, request, statistics=statistics, keep=keep) as of_texts:
+            for rows, _ in of_texts(given):
+                yield from rows
 
-def records(
-    model: LanguageModel,
-    texts: Sequence[str],
-    request: Surprising,
-    *,
-    statistics: Any = None,
-    keep: bool = False,
-) -> Iterator[dict[str, Any]]:
-    """Yield the records of `surprisal` one by one, all texts being checked before the first."""
-    with surprisals(model, request, statistics=statistics, keep=keep) as of_texts:
-        for rows, _ in of_texts(texts):
-            yield from rows
+    return Results(records(), labels)
 
 
 @contextlib.contextmanager
@@ -142,7 +135,7 @@ def _reading(
 
     These are float64 `(tokens, 1)` for each stream, or `(tokens, 2)` with the `entropy`. With
     `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
-    `learning`. Else streams are read block by block.
+    `learning`. Else several streams are read at once.
     """
     question: Question = questions.losses
     names, work = ["losses"], scoring.WORK
@@ -156,11 +149,9 @@ def _reading(
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
 
     def by_block(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
-        ends = np.cumsum([len(stream) for stream in streams])
-        for _, block in itertools.groupby(
-            range(len(streams)), key=lambda i: ends[i] // BLOCK_TOKENS
-        ):
-            yield from read([streams[i] for i in block])
+        blocks = np.cumsum([len(stream) for stream in streams]) // BLOCK_TOKENS
+        for _, block in itertools.groupby(zip(blocks, streams), key=operator.itemgetter(0)):
+            yield from read([stream for _, stream in block])
 
     if not request.adapt:
         yield by_block

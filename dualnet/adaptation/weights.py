@@ -14,7 +14,6 @@ from dualnet._checks import ArgumentError
 from dualnet.builders import Graph, LanguageModel, names_in
 from dualnet.layers import AdaptationMatrix, Recurrence
 from dualnet.layers._configured import ConfiguredLayer, Role
-from dualnet.layers.adaptation_matrix import random_factor
 from dualnet.requests import check_weights
 
 # Those that are added; a matrix may have a rank, as in "matrix:16".
@@ -69,12 +68,11 @@ class OutputMatrix(AdaptationMatrix):
 
     def build(self, input_shapes):
         features, logits = input_shapes
-        self.down = self.add_matrix("down", (features[-1], self.rank), random_factor)
-        self.up = self.add_zeros("up", self.rank, logits[-1])
+        self.build_factors(features[-1], logits[-1])
 
     def call(self, inputs):
         features, logits = inputs
-        return logits + ops.matmul(ops.matmul(features, self.down.value), self.up.value)
+        return logits + self.product(features)
 
 
 class RecurrentMatrix(AdaptationMatrix):
@@ -85,12 +83,11 @@ class RecurrentMatrix(AdaptationMatrix):
         self.units = units
 
     def build(self, input_shape):
-        super().build((None, self.units))
+        self.build_factors(self.units, self.units)
 
     def call(self, tokens):
-        weights = [self.kernel] if self.rank is None else [self.down, self.up]
         # A learner has one for each row already.
-        values = [ops.reshape(w.value, (-1, *w.shape)) for w in weights]
+        values = [ops.reshape(w.value, (-1, *w.shape)) for w in self.factors]
         return [ops.broadcast_to(v, (ops.shape(tokens)[0], *v.shape[1:])) for v in values]
 
 
@@ -130,18 +127,12 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
     else:
         names = fnmatch.filter(trainable, item)
     if not names:
-        stations = [
-            station
-            for station, layers in STATIONS.items()
-            if _weights_of(graph.core, layers) & {*map(id, trainable.values())}
-        ]
-        raise ArgumentError(
-            "adapt",
-            f"must name weights of this model: 'all', {', '.join(map(repr, stations))}, {BIAS!r}, "
-            f"'{OUTPUT}:RANK', {MATRIX!r}, '{MATRIX}:RANK', {RECURRENT!r}, '{RECURRENT}:RANK', or "
-            f"names or patterns of {', '.join(trainable)}. "
-            f"Received: {item!r}.",
-        )
+        ids = {*map(id, trainable.values())}
+        stations = [name for name, of in STATIONS.items() if _weights_of(graph.core, of) & ids]
+        every = ["all", *stations, BIAS, f"{OUTPUT}:RANK", MATRIX, f"{MATRIX}:RANK", RECURRENT]
+        listed = ", ".join(map(repr, [*every, f"{RECURRENT}:RANK"]))
+        required = f"must name weights of this model: {listed}, or names or patterns of"
+        raise ArgumentError("adapt", f"{required} {', '.join(trainable)}. Received: {item!r}.")
     return names
 
 
@@ -149,11 +140,15 @@ def _weights_of(core: keras.Model, patterns: Sequence[str]) -> set[int]:
     """Return the weights, as `id`, of all layers with one of the names, those of members too."""
     found: set[int] = set()
     for layer in core.layers:
-        if any(fnmatch.fnmatchcase(layer.name, pattern) for pattern in patterns):
+        if _is_named(layer, patterns):
             found |= {id(weight) for weight in layer.weights}
         elif isinstance(layer, keras.Model):
             found |= _weights_of(layer, patterns)
     return found
+
+
+def _is_named(layer: keras.layers.Layer, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(layer.name, pattern) for pattern in patterns)
 
 
 def _with_matrix(graph: Graph, item: str) -> Graph:
@@ -164,9 +159,8 @@ def _with_matrix(graph: Graph, item: str) -> Graph:
     *others, last = _features(graph, item)
     matrix = AdaptationMatrix(_rank(item), name=MATRIX)
     features = tree.pack_sequence_as(graph.features, [*others, matrix(last)])
-    return dataclasses.replace(
-        graph, features=features, word_logits=graph.head(features), core=None
-    )
+    logits = graph.head(features)
+    return dataclasses.replace(graph, features=features, word_logits=logits, core=None)
 
 
 def _with_output_matrix(graph: Graph, item: str) -> Graph:
@@ -182,22 +176,16 @@ def _with_output_matrix(graph: Graph, item: str) -> Graph:
 
 def _features(graph: Graph, item: str) -> list[Any]:
     if graph.head is None:
-        raise ArgumentError(
-            "adapt",
-            "must be in a model whose output layer makes its logits: no gate, cache, ensemble or "
-            f"core of your own. Received: {item!r}.",
-        )
+        others = "no gate, cache, ensemble or core of your own"
+        required = f"must be in a model whose output layer makes its logits: {others}."
+        raise ArgumentError("adapt", f"{required} Received: {item!r}.")
     return tree.flatten(graph.features)
 
 
 def _with_recurrent_matrix(graph: Graph, item: str) -> Graph:
     """Return `graph` with an adaptation matrix in its last recurrent layer."""
-    layers = [
-        layer
-        for layer in graph.core.layers
-        if isinstance(layer, Recurrence)
-        and any(fnmatch.fnmatchcase(layer.name, name) for name in STATIONS["recurrence"])
-    ]
+    layers = [layer for layer in graph.core.layers if isinstance(layer, Recurrence)]
+    layers = [layer for layer in layers if _is_named(layer, STATIONS["recurrence"])]
     if not layers:
         required = f"can name {RECURRENT!r} in a model with recurrent layers, not members."
         raise ArgumentError("adapt", f"{required} Received: {item!r}.")

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -41,19 +43,21 @@ class AdaptationMatrix(ConfiguredLayer):
         self.rank = None if rank is None else check_count("rank", rank, least=1)
 
     def build(self, input_shape):
-        units = input_shape[-1]
+        self.build_factors(input_shape[-1], input_shape[-1])
+
+    def build_factors(self, size_in, size_out):
         if self.rank is None:
-            self.kernel = self.add_zeros("kernel", units, units)
+            self.factors = [self.add_zeros("kernel", size_in, size_out)]
         else:
-            self.down = self.add_matrix("down", (units, self.rank), random_factor)
-            self.up = self.add_zeros("up", self.rank, units)
+            down = self.add_matrix("down", (size_in, self.rank), random_factor)
+            self.factors = [down, self.add_zeros("up", self.rank, size_out)]
 
     def call(self, inputs):
+        return inputs + self.product(inputs)
+
+    def product(self, vectors):
         # Values: Keras goes by the shape of a variable, where a learner has one for each row.
-        if self.rank is None:
-            return inputs + ops.matmul(inputs, self.kernel.value)
-        product = ops.matmul(inputs, self.down.value)
-        return inputs + ops.matmul(product, self.up.value)
+        return functools.reduce(ops.matmul, [factor.value for factor in self.factors], vectors)
 
 
 def random_factor(shape, dtype=None):

@@ -37,7 +37,7 @@ class Memories:
             required = "must be None for a translator, whose export does not learn."
             raise ArgumentError("learn", required, " dualnet.Learner does.", learn=request.learn)
         which = adapted(model, request.learn)
-        self.graph, self.lesson = which.graph, Lesson.of(model, which, "sgd")
+        self.graph, self.lesson = which.graph, Lesson(model, which, "sgd")
         if not (self.lesson.by_row and self.lesson.masked):
             required = (
                 "must name weights that learn for each row of a batch: 'connection', 'matrix', "
