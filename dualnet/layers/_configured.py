@@ -43,20 +43,27 @@ class ConfiguredLayer(keras.layers.Layer):
             for name, parameter in list(parameters.items())[1:]:  # without `self`
                 # A subclass outside of this package may add arguments in its own `get_config`.
                 if parameter.kind is not parameter.VAR_KEYWORD and hasattr(self, name):
-                    config.setdefault(name, _serialized(getattr(self, name)))
+                    value = getattr(self, name)
+                    value = list(value) if isinstance(value, tuple) else value
+                    config.setdefault(name, keras.saving.serialize_keras_object(value))
         return config
 
     @classmethod
     def from_config(cls, config):
-        return super().from_config({name: _deserialized(value) for name, value in config.items()})
+        return super().from_config(
+            {name: keras.saving.deserialize_keras_object(value) for name, value in config.items()}
+        )
 
     # --- weights
 
     def add_matrix(self, name, shape, initializer="glorot_uniform", l2=0.0, role=Role.MATRIX):
+        """Return a new weight, which is also the attribute `name` unless there is one."""
         weight = self.add_weight(
             name=name, shape=shape, initializer=initializer, regularizer=l2_regularizer(l2)
         )
         weight.role = role
+        if not hasattr(self, name):
+            setattr(self, name, weight)
         return weight
 
     def add_zeros(self, name, *shape, role=Role.MATRIX):
@@ -74,17 +81,3 @@ class L2(keras.regularizers.L2):
 
     def __call__(self, x):
         return self.l2 * _backend.sum_of_squares(x)
-
-
-def _serialized(value):
-    if isinstance(value, keras.layers.Layer):
-        return keras.saving.serialize_keras_object(value)
-    return list(map(_serialized, value)) if isinstance(value, (tuple, list)) else value
-
-
-def _deserialized(value):
-    if isinstance(value, list):
-        return list(map(_deserialized, value))
-    if isinstance(value, dict) and "class_name" in value:
-        return keras.saving.deserialize_keras_object(value)
-    return value

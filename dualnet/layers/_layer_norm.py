@@ -30,9 +30,8 @@ class NormalisedCell(RecurrentCell):
         if self.affine:
             for name, size in self.normalised[self.placement].items():
                 for kind, initializer in (("gain", "ones"), ("shift", "zeros")):
-                    name_of_kind, shape = f"{name}_{kind}", (size * self.units,)
-                    weight = self.add_matrix(name_of_kind, shape, initializer, role=Role.SCALE)
-                    setattr(self, name_of_kind, weight)
+                    shape = (size * self.units,)
+                    self.add_matrix(f"{name}_{kind}", shape, initializer, role=Role.SCALE)
 
     def normalise(self, name, vector, parts=1):
         """Return `vector`, normalised if the placement says so, each of its `parts` separately."""

@@ -58,7 +58,7 @@ class RecurrentCell(ConfiguredLayer):
             matrices to the loss.
         recurrent_l2: float, at least 0. The same for the recurrent matrices.
         locked: list of the dropouts that keep their mask for a whole segment, some of
-            "input" and "recurrent". The others draw a fresh mask at each step.
+            "input" and "recurrent"; all by default. The others draw a fresh mask at each step.
 
     Call arguments:
         inputs: `(batch, features)`.
@@ -110,7 +110,7 @@ class RecurrentCell(ConfiguredLayer):
         mask_per_gate=False,
         input_l2=0.0,
         recurrent_l2=0.0,
-        locked=("input", "recurrent"),
+        locked=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -122,7 +122,7 @@ class RecurrentCell(ConfiguredLayer):
         self.mask_per_gate = check_flag("mask_per_gate", mask_per_gate)
         self.input_l2 = check_penalty("input_l2", input_l2)
         self.recurrent_l2 = check_penalty("recurrent_l2", recurrent_l2)
-        self.locked = _check_locked(locked, self.dropouts)
+        self.locked = _check_locked(self.dropouts if locked is None else locked, self.dropouts)
         self.state_size = [self.units]
         self.output_size = self.units
         self.input_size: Any = None  # set by `build`
@@ -157,11 +157,10 @@ class RecurrentCell(ConfiguredLayer):
 
     def call(self, inputs, states, training=False, masks=None):
         if masks is None and training and self.mask_specs():
-            raise ValueError(
-                f"`{type(self).__name__}` with a dropout rate above 0 cannot train under "
-                "`keras.layers.RNN`, which passes no masks to a cell. Wrap it in "
-                "`dualnet.layers.Recurrence`, or set its dropout rates to 0."
-            )
+            cell = f"`{type(self).__name__}` with a dropout rate above 0"
+            fault = "cannot train under `keras.layers.RNN`, which passes no masks to a cell."
+            way_out = "Wrap it in `dualnet.layers.Recurrence`, or set its dropout rates to 0."
+            raise ValueError(f"{cell} {fault} {way_out}")
         masks = masks or {}
         return self.step(self.input_projection(inputs, masks), states, masks)
 
@@ -324,9 +323,7 @@ def check_forget_bias(value):
 
 def _check_locked(locked, dropouts):
     if not isinstance(locked, (list, tuple)) or any(place not in dropouts for place in locked):
-        raise ArgumentError(
-            "locked",
-            f"must be a list of some of {list(dropouts)}: the dropouts that keep their mask for "
-            f"a whole segment. Received: locked={locked!r}.",
-        )
+        kept = "the dropouts that keep their mask for a whole segment"
+        required = f"must be a list of some of {list(dropouts)}: {kept}."
+        raise ArgumentError("locked", required, locked=locked)
     return tuple(locked)

@@ -1,5 +1,3 @@
-import functools
-
 import keras
 from keras import ops
 
@@ -115,13 +113,12 @@ class DepthGatedLSTMCell(RecurrentCell):
         affine=False,
         internal_dropout=0.0,
         forget_bias=1.0,
-        locked=("input", "recurrent", "internal"),
         **kwargs,
     ):
         units_argument = units
         if isinstance(units, (list, tuple)) and units and lower_units is None:
             *lower_units, units = units
-        super().__init__(units, locked=locked, **kwargs)
+        super().__init__(units, **kwargs)
         self.depth = check_count("depth", depth, least=1)
         if not isinstance(lower_units, (list, tuple, type(None))):
             raise ArgumentError("lower_units", "must be a list of sizes.", lower_units=lower_units)
@@ -205,31 +202,31 @@ class DepthGatedLSTMCell(RecurrentCell):
     def _build_layer(self, k):
         units, gates = self.layer_units[k - 1], self._gates(k)
         size = self.input_size if k == 1 else self.layer_units[k - 2]
-        self._set("kernel", k, self.add_input_kernel, (size, len(gates) * units))
+        self.add_input_kernel(f"kernel_{k}", (size, len(gates) * units))
         width = len(self._recurrent_gates()) * units
-        self._set("recurrent_kernel", k, self.add_recurrent_kernel, (units, width))
+        self.add_recurrent_kernel(f"recurrent_kernel_{k}", (units, width))
         start = gate_biases(*[self.forget_bias if gate == "f" else 0.0 for gate in gates])
-        self._set("bias", k, self.add_bias, len(gates) * units, start)
+        self.add_bias(f"bias_{k}", len(gates) * units, start)
         for gate in ["input", "output"] if self.coupled else ["input", "forget", "output"]:
             if self.peepholes == "full":
-                self._set(f"peephole_{gate}", k, self.add_recurrent_kernel, (units, units))
+                self.add_recurrent_kernel(f"peephole_{gate}_{k}", (units, units))
             else:
-                self._set(f"peephole_{gate}", k, self.add_zeros, units)
+                self.add_zeros(f"peephole_{gate}_{k}", units)
         if "d" in gates:
-            self._set("depth_previous", k, self.add_zeros, units)
+            self.add_zeros(f"depth_previous_{k}", units)
             if k > 1 and size == units:
-                self._set("depth_lower", k, self.add_zeros, units)
+                self.add_zeros(f"depth_lower_{k}", units)
             elif k > 1:
-                self._set("depth_lower", k, self.add_input_kernel, (size, units))
+                self.add_input_kernel(f"depth_lower_{k}", (size, units))
                 if self.first_gate != "shared":
-                    self._set("memory_kernel", k, self.add_input_kernel, (size, units))
+                    self.add_input_kernel(f"memory_kernel_{k}", (size, units))
         if k == 1 and self._first_gate == "own":
-            self.memory_kernel = self.add_input_kernel("memory_kernel", (size, units))
+            self.add_input_kernel("memory_kernel", (size, units))
         if self.affine and k > 1:
-            self._set("affine_kernel", k, self.add_input_kernel, (size, size))
-            self._set("affine_bias", k, self.add_bias, size)
+            self.add_input_kernel(f"affine_kernel_{k}", (size, size))
+            self.add_bias(f"affine_bias_{k}", size)
         if self.stabilised:
-            self._set("stabiliser", k, functools.partial(self.add_zeros, role=Role.SCALE))
+            self.add_zeros(f"stabiliser_{k}", role=Role.SCALE)
 
     def _layer(self, k, z, c_below, h, c, masks):
         """Return the new h and c of layer `k`; `z` is the product of its input for all gates."""
@@ -280,10 +277,5 @@ class DepthGatedLSTMCell(RecurrentCell):
         weight = self._get(f"peephole_{gate}", k)
         return product(c, weight) if self.peepholes == "full" else c * weight
 
-    # --- weights, an attribute each
-
     def _get(self, name, k):
         return getattr(self, f"{name}_{k}")
-
-    def _set(self, name, k, add, *arguments):
-        setattr(self, f"{name}_{k}", add(f"{name}_{k}", *arguments))

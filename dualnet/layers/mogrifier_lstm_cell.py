@@ -70,7 +70,6 @@ class MogrifierLSTMCell(LSTMCell):
         rank=None,
         mogrifier_dropout=0.0,
         mogrifier_l2=0.0,
-        locked=("input", "recurrent", "mogrifier"),
         **kwargs,
     ):
         if kwargs.get("mask_per_gate"):
@@ -78,7 +77,7 @@ class MogrifierLSTMCell(LSTMCell):
             reason = "whose masks are applied before the rounds, which all gates share."
             received = "Received: mask_per_gate=True. Use `LSTMCell`, or one mask for all gates."
             raise ArgumentError("mask_per_gate", f"{required} {reason} {received}")
-        super().__init__(units, locked=locked, **kwargs)
+        super().__init__(units, **kwargs)
         self.rounds = check_count("rounds", rounds, least=0)
         self.rank = rank if rank is None else check_count("rank", rank, least=0)
         self.mogrifier_dropout = check_rate("mogrifier_dropout", mogrifier_dropout)
@@ -93,13 +92,11 @@ class MogrifierLSTMCell(LSTMCell):
                 # As in the reference code of Melis et al., both factors have the same spread:
                 # that of their product is then about 1 / sqrt(size in), as of a single matrix.
                 stddev = (size_in * self.rank) ** -0.25
-                factors = [
-                    self._add_factor(f"mogrifier_{i}_left", (size_in, self.rank), stddev),
-                    self._add_factor(f"mogrifier_{i}_right", (self.rank, size_out), stddev),
-                ]
+                shapes = {"left": (size_in, self.rank), "right": (self.rank, size_out)}
             else:
                 stddev = size_in**-0.5
-                factors = [self._add_factor(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)]
+                shapes = {"kernel": (size_in, size_out)}
+            factors = [self._add_factor(f"mogrifier_{i}_{n}", shapes[n], stddev) for n in shapes]
             role = Role.ROUND | Role.BIAS
             bias = self.add_zeros(f"mogrifier_{i}_bias", size_out, role=role)
             self.mogrifiers.append((factors, bias))

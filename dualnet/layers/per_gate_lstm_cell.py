@@ -55,17 +55,12 @@ class PerGateLSTMCell(LSTMCell):
         # values at each call: here the matrix of all gates, of which each gate takes its part.
         glorot, orthogonal = keras.initializers.GlorotUniform(), keras.initializers.Orthogonal()
         for k, gate in enumerate(GATES):
-            kernel = self.add_input_kernel(
-                f"kernel_{gate}", (self.input_size, self.units), _part(glorot, k)
-            )
-            recurrent_kernel = self.add_recurrent_kernel(
-                f"recurrent_kernel_{gate}", (self.units, self.units), _part(orthogonal, k)
-            )
+            shape = (self.input_size, self.units)
+            self.add_input_kernel(f"kernel_{gate}", shape, _part(glorot, k))
+            shape = (self.units, self.units)
+            self.add_recurrent_kernel(f"recurrent_kernel_{gate}", shape, _part(orthogonal, k))
             start = gate_biases(self.forget_bias if gate == "f" else 0.0)
-            bias = self.add_bias(f"bias_{gate}", self.units, start)
-            setattr(self, f"kernel_{gate}", kernel)
-            setattr(self, f"recurrent_kernel_{gate}", recurrent_kernel)
-            setattr(self, f"bias_{gate}", bias)
+            self.add_bias(f"bias_{gate}", self.units, start)
 
     def recurrent_kernels(self):
         return [f"recurrent_kernel_{gate}" for gate in GATES]

@@ -80,7 +80,7 @@ class RecurrentHighwayCell(RecurrentCell):
         size = 2 * self.units
         self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
         for name in self.recurrent_kernels():
-            setattr(self, name, self.add_recurrent_kernel(name, (self.units, size)))
+            self.add_recurrent_kernel(name, (self.units, size))
         start = gate_biases(0.0, self.transform_bias)
         self.biases = [self.add_bias(f"bias_{k}", size, start) for k in range(1, self.depth + 1)]
 

@@ -57,8 +57,7 @@ class RewiredLSTMCell(MogrifierLSTMCell):
         self.recurrent_kernel = self.add_recurrent_kernel("recurrent_kernel", (self.units, size))
         self.bias = self.add_gate_bias()
         for name in ("forget", "update", "output"):
-            kernel = self.add_recurrent_kernel(f"{name}_kernel", (self.units, self.units))
-            setattr(self, f"{name}_kernel", kernel)
+            self.add_recurrent_kernel(f"{name}_kernel", (self.units, self.units))
 
     def recurrent_kernels(self):
         return ["recurrent_kernel", "forget_kernel"]
