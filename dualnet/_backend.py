@@ -33,14 +33,9 @@ def scan(function, carry, sequences, like, *, length, reverse=False, stacked=Non
     Returns:
         The final carry, and the results as tensors `(length, ...)`.
     """
-    if keras.backend.backend() == "tensorflow":
-        stacked = len(like) if stacked is None else stacked
-        return _tensorflow_scan(function, carry, sequences, like, length, reverse, stacked)
-    carry, sequences = list(carry), list(sequences)
-    return ops.scan(function, carry, sequences, length=int(length), reverse=reverse)
-
-
-def _tensorflow_scan(function, carry, sequences, like, length, reverse, stacked):
+    if keras.backend.backend() != "tensorflow":
+        carry, sequences = list(carry), list(sequences)
+        return ops.scan(function, carry, sequences, length=int(length), reverse=reverse)
     import tensorflow as tf
 
     def array(dtype, shape):
@@ -68,6 +63,7 @@ def _tensorflow_scan(function, carry, sequences, like, length, reverse, stacked)
         parallel_iterations=1,
         maximum_iterations=length,  # XLA needs it
     )
+    stacked = len(arrays) if stacked is None else stacked
     return list(carry), [*[a.stack() for a in arrays[:stacked]], *arrays[stacked:]]
 
 

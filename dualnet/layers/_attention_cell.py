@@ -1,6 +1,5 @@
 """What the recurrent cells with attention have in common."""
 
-import math
 from typing import Any
 
 from keras import ops
@@ -59,10 +58,8 @@ class AttentionCell(ConfiguredLayer):
         specs = []
         for number, cell in enumerate(self.cells, start=1):
             if number > 1 and self.internal_dropout > 0:
-                size = self.cells[number - 2].output_size
-                specs.append(
-                    MaskSpec(_internal(number), self.internal_dropout, size, self.internal_locked)
-                )
+                size, rate = self.cells[number - 2].output_size, self.internal_dropout
+                specs.append(MaskSpec(_internal(number), rate, size, self.internal_locked))
             specs += [s._replace(name=_prefix(number) + s.name) for s in cell.mask_specs()]
         return specs
 
@@ -91,8 +88,7 @@ class AttentionCell(ConfiguredLayer):
     def context(self, query, constants):
         """Return the mean of the memory `(batch, size)`, weighted for `query` `(batch, size)`."""
         memory, keys, *mask = constants
-        weights = self._weights(self.project(query), keys, *mask)
-        return matmul_per_row(weights, memory)
+        return matmul_per_row(self.alignments(query, keys, *mask), memory)
 
     def queries(self, outputs, states):
         """Return the attention queries `(batch, time, size)`: the outputs of the highest cell.
@@ -112,10 +108,7 @@ class AttentionCell(ConfiguredLayer):
             keys: `(batch, source, key size)`.
             mask: bool `(batch, source)`, False at padding, or None.
         """
-        return self._weights(self.project(queries), keys, mask)
-
-    def _weights(self, projected, keys, mask=None):
-        scores = self.scores(projected, keys)
+        scores = self.scores(self.project(queries), keys)
         if mask is not None:
             mask = mask[:, None] if len(scores.shape) == 3 else mask
             scores = ops.where(mask, scores, FAR_BELOW)
@@ -156,11 +149,6 @@ def memory_size(constants_shape, cell):
         required = f"must be [memory, keys] or [memory, keys, mask] for `{type(cell).__name__}`."
         raise ArgumentError("constants", f"{required} Received: none.")
     return constants_shape[0][-1]
-
-
-def uniform_vector(size):
-    """Return the range of the initial values of a vector that turns `size` numbers into one."""
-    return math.sqrt(6.0 / (size + 1))
 
 
 def _internal(number):

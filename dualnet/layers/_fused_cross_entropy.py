@@ -11,6 +11,7 @@ are recomputed, one chunk of rows at a time.
 """
 
 import functools
+import operator
 
 import keras
 from keras import ops
@@ -62,16 +63,17 @@ def target_log_probabilities(
             log_p, differences = softmax.at_targets(rows[:num_saved], targets[:num_saved])
             log_ps.append(log_p)
 
-        def log_p_of_chunks():
-            chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
+        def chunked(*values):
+            return [chunks.split(value[num_saved:]) for value in values]
 
+        def log_p_of_chunks():
             def forward(_, chunk):
                 log_p, _ = softmax.at_targets(*chunk)
                 return [], [log_p]
 
             like = [chunks.like("float32")]
-            _, (chunked_log_p,) = scan(forward, [], chunked, like, length=chunks.count)
-            return chunks.join(chunked_log_p)
+            _, (log_p,) = scan(forward, [], chunked(rows, targets), like, length=chunks.count)
+            return chunks.join(log_p)
 
         if not saves_all:
             none = ops.zeros((0,), "float32")
@@ -93,21 +95,15 @@ def target_log_probabilities(
             sums = [ops.cast(total, "float32") for total in sums]
 
             def gradients_of_chunks():
-                chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
-                chunked_scales = [chunks.split(scaled[num_saved:]), chunks.split(scale[num_saved:])]
-
                 def backward(sums, chunk):
                     rows, targets, *scales = chunk
                     _, differences = softmax.at_targets(rows, targets)
                     d_chunk, *increments = softmax.gradients(differences, *scales)
-                    sums = [
-                        total + ops.cast(increment, "float32")
-                        for total, increment in zip(sums, increments)
-                    ]
-                    return sums, [d_chunk]
+                    increments = [ops.cast(increment, "float32") for increment in increments]
+                    return list(map(operator.add, sums, increments)), [d_chunk]
 
                 like = [chunks.like(rows.dtype, rows.shape[1])]
-                sequences = [*chunked, *chunked_scales]
+                sequences = chunked(rows, targets, scaled, scale)
                 new_sums, (d_chunks,) = scan(backward, sums, sequences, like, length=chunks.count)
                 return [chunks.join(d_chunks), *new_sums]
 

@@ -23,12 +23,12 @@ class KerasCell(ConfiguredLayer):
         super().__init__(**kwargs)
         sizes = keras.tree.flatten(getattr(cell, "state_size", None))
         if not all(isinstance(size, int) for size in sizes):
-            raise ArgumentError(
-                "cell",
-                "must have `state_size`, an int or a list of them, and `call(inputs, states)`. "
-                f"Received: {type(cell).__name__} with state_size="
-                f"{getattr(cell, 'state_size', None)!r}.",
+            required = (
+                "must have `state_size`, an int or a list of them, and `call(inputs, states)`."
             )
+            size = getattr(cell, "state_size", None)
+            received = f"Received: {type(cell).__name__} with state_size={size!r}."
+            raise ArgumentError("cell", f"{required} {received}")
         self.cell = cell
         self.state_size = sizes
         self.output_size = getattr(cell, "output_size", None) or sizes[0]

@@ -27,6 +27,10 @@ class SeededLayer(ConfiguredLayer):
         drawn = random.randint(1, 2**31 - 1) if seed is None else seed
         self.seed_generator = keras.random.SeedGenerator(drawn)
 
+    def drop(self, tensor, rate, noise_shape=None):
+        """Return `tensor` with dropout, by a mask of the shape `noise_shape` if given."""
+        return keras.random.dropout(tensor, rate, noise_shape, seed=self.seed_generator)
+
     def save_own_variables(self, store):
         super().save_own_variables(store)
         store[STATE] = self.seed_generator.state.numpy()
@@ -53,10 +57,7 @@ class SeededDropout(SeededLayer):
     def call(self, inputs, training=False):
         if not training or self.rate == 0:
             return inputs
-        noise_shape = self.noise_shape(inputs)
-        return keras.random.dropout(
-            inputs, self.rate, noise_shape=noise_shape, seed=self.seed_generator
-        )
+        return self.drop(inputs, self.rate, self.noise_shape(inputs))
 
     def noise_shape(self, inputs):
         """Return the shape of the mask; None for that of the inputs."""

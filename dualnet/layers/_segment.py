@@ -23,6 +23,7 @@ How the states pass through a segment:
 import contextvars
 import functools
 import itertools
+import operator
 from typing import Any, NamedTuple
 
 import keras
@@ -86,17 +87,11 @@ class Segment:
         self.num_factors = len(adaptation)
         self.variables = list(self.cell.weights)
         # A dropped-out copy of a weight replaces the weight itself.
-        copies = (
-            {id(weight): locked[name] for name, weight in dropped_weights(self.cell).items()}
-            if locked
-            else {}
-        )
+        dropped = dropped_weights(self.cell) if locked else {}
+        copies = {id(weight): locked[name] for name, weight in dropped.items()}
         self.weights = [copies.get(id(variable), variable) for variable in self.variables]
-        self.index_of_weight = {
-            id(weight): i
-            for weights in (self.variables, self.weights)
-            for i, weight in enumerate(weights)
-        }
+        pairs = [*enumerate(self.variables), *enumerate(self.weights)]
+        self.index_of_weight = {id(weight): i for i, weight in pairs}
         self.traced_products: list[WeightProduct | ConstantProduct] = []
         projection = sequence
         if hasattr(self.cell, "input_projection"):
@@ -120,11 +115,8 @@ class Segment:
         self.elementwise = [self.variables[i] for i in plan.vectors]
         weights = [ops.convert_to_tensor(self.weights[i]) for i in (*plan.matrices, *plan.vectors)]
         # Like a weight that acts elementwise, such a constant gets a gradient from every step.
-        self.elementwise_constants = [
-            i
-            for i, constant in enumerate(self.constants)
-            if i not in plan.constants and _has_gradient(constant)
-        ]
+        floats = [i for i, constant in enumerate(self.constants) if is_float(constant)]
+        self.elementwise_constants = [i for i in floats if i not in plan.constants]
         learned = [self.constants[i] for i in (*self.elementwise_constants, *plan.constants)]
         arguments = [*self.inputs, *states, *weights, *learned]
         vectors = len(plan.vectors) + len(self.elementwise_constants)
@@ -158,9 +150,8 @@ class Segment:
     def _step(self, states, inputs, fixed, constants):
         """Return the output and the new states of one step."""
         masks = {**self.locked, **dict(zip(self.fresh_names, fixed))}
-        constants, factors = _split(
-            constants, [len(constants) - self.num_factors, self.num_factors]
-        )
+        counts = len(constants) - self.num_factors, self.num_factors
+        constants, factors = _split(constants, counts)
         constants = {"constants": constants} if constants else {}
         projection = tree.pack_sequence_as(self.input_structure, inputs)
         if hasattr(self.cell, "step"):
@@ -264,7 +255,12 @@ class Segment:
             like += [keras.KerasTensor((batch, s.shape[-1]), self.dtype) for s in states]
             like += [keras.KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
         final_states, (outputs, *saved) = _backend.scan(
-            step, states, [*inputs, *self.fixed], like, length=self._time(), stacked=1
+            step,
+            states,
+            [*inputs, *self.fixed],
+            like,
+            length=ops.shape(self.inputs[0])[0],
+            stacked=1,
         )
         return outputs, final_states, saved
 
@@ -277,9 +273,13 @@ class Segment:
         d_outputs, *d_states = cotangents
         counts = len(inputs), len(d_states), len(kernels), len(vectors)
 
-        def replay_with(fixed, operands):
+        def step(carry, elements):
+            d_states, d_vectors = _split(carry, [counts[1], counts[3]])
+            (d_output,), arguments, fixed = _split(elements, [1, sum(counts[:3]), len(self.fixed)])
+
             def replay(*arguments):
                 inputs, states, products, vectors = _split(arguments, counts)
+                operands: list[Any] = []
 
                 def product(vectors, *_):
                     i = len(operands)
@@ -289,16 +289,10 @@ class Segment:
                 output, new_states = self._step_with(product, vectors, states, inputs, fixed)
                 return [output, *new_states], operands
 
-            return replay
-
-        def step(carry, elements):
-            d_states, d_vectors = _split(carry, [counts[1], counts[3]])
-            (d_output,), arguments, fixed = _split(elements, [1, sum(counts[:3]), len(self.fixed)])
-            gradients, operands = _backend.vjp(
-                replay_with(fixed, []), [*arguments, *vectors], [d_output, *d_states]
-            )
+            cotangents = [d_output, *d_states]
+            gradients, operands = _backend.vjp(replay, [*arguments, *vectors], cotangents)
             d_inputs, d_states, d_products, increments = _split(gradients, counts)
-            d_vectors = [total + increment for total, increment in zip(d_vectors, increments)]
+            d_vectors = map(operator.add, d_vectors, increments)
             return [*d_states, *d_vectors], [*d_inputs, *d_products, *operands]
 
         sequences = [ops.convert_to_tensor(d_outputs), *inputs, *saved, *self.fixed]
@@ -308,7 +302,7 @@ class Segment:
         like += [keras.KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
         like += [keras.KerasTensor((batch, k.shape[-2]), k.dtype) for k, _ in kernels]
         carry, results = _backend.scan(
-            step, carry, sequences, like, length=self._time(), reverse=True
+            step, carry, sequences, like, length=ops.shape(self.inputs[0])[0], reverse=True
         )
         d_states, d_vectors = _split(carry, [counts[1], counts[3]])
         d_inputs, d_products, operands = _split(results, [counts[0], counts[2], counts[2]])
@@ -322,11 +316,8 @@ class Segment:
         with intercept_products(product), scope:
             return self._step(states, inputs, fixed, list(constants.values()))
 
-    def _time(self):
-        return ops.shape(self.inputs[0])[0]
 
-
-def _has_gradient(constant):
+def is_float(constant):
     return "float" in keras.backend.standardize_dtype(constant.dtype)
 
 

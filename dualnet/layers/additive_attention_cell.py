@@ -1,8 +1,10 @@
+import math
+
 import keras
 from keras import ops
 
 from dualnet._checks import check_count
-from dualnet.layers._attention_cell import AttentionCell, memory_size, uniform_vector
+from dualnet.layers._attention_cell import AttentionCell, memory_size
 from dualnet.layers._products import matmul
 
 
@@ -56,11 +58,9 @@ class AdditiveAttentionCell(AttentionCell):
         self.build_cells(input_shape[-1] + size)
         shape = self.cells[-1].output_size, self.alignment_units
         self.alignment_kernel = self.add_matrix("alignment_kernel", shape)
-        limit = uniform_vector(self.alignment_units)
+        limit = math.sqrt(6.0 / (self.alignment_units + 1))  # Glorot's, for a product of size 1
         initializer = keras.initializers.RandomUniform(-limit, limit)
-        self.alignment_vector = self.add_matrix(
-            "alignment_vector", (self.alignment_units,), initializer
-        )
+        self.add_matrix("alignment_vector", (self.alignment_units,), initializer)
 
     def call(self, inputs, states, constants=None, training=False, masks=None):
         context = self.context(self.top_output(states), constants)

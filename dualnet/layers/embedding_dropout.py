@@ -53,11 +53,7 @@ class EmbeddingDropout(SeededDropout):
         if not training or self.rate == 0:
             return embedded
         rows = ops.shape(tokens)[0] if self.per_row else 1
-        kept = keras.random.dropout(
-            ops.ones((rows, self.vocabulary_size), embedded.dtype),
-            self.rate,
-            seed=self.seed_generator,
-        )
+        kept = self.drop(ops.ones((rows, self.vocabulary_size), embedded.dtype), self.rate)
         if self.per_row:
             mask = ops.take_along_axis(kept, tokens, axis=1)
         else:

@@ -40,20 +40,14 @@ class FirstState(ConfiguredLayer):
         self.learned = check_flag("learned", learned)
 
     def build(self, input_shape):
-        self.vectors = [
-            self.add_zeros(f"state_{number}", size, role=Role.SCALE)
-            for number, size in enumerate(self.sizes, start=1)
-            if self.learned
-        ]
+        sizes = enumerate(self.sizes if self.learned else [], start=1)
+        self.vectors = [self.add_zeros(f"state_{i}", size, role=Role.SCALE) for i, size in sizes]
 
     def call(self, inputs):
         batch = ops.shape(inputs)[0]
-        if not self.learned:
-            return [ops.zeros((batch, size), "float32") for size in self.sizes]
-        return [
-            ops.broadcast_to(ops.cast(vector, "float32")[None], (batch, size))
-            for vector, size in zip(self.vectors, self.sizes)
-        ]
+        vectors = self.vectors if self.learned else map(ops.zeros, self.sizes)
+        vectors = [ops.cast(vector, "float32") for vector in vectors]
+        return [ops.broadcast_to(v, (batch, size)) for v, size in zip(vectors, self.sizes)]
 
     def compute_output_spec(self, inputs):
         return [keras.KerasTensor((inputs.shape[0], size), "float32") for size in self.sizes]

@@ -94,10 +94,9 @@ class IOGate(FeatureGate):
             ValueError: if `hidden` is given or left out against `use_hidden`.
         """
         if (hidden is not None) != self.use_hidden:
+            required = f"must be {'given' if self.use_hidden else 'left out'} with"
             raise ArgumentError(
-                "hidden",
-                f"must be {'given' if self.use_hidden else 'left out'} with "
-                f"use_hidden={self.use_hidden}. Received: hidden={hidden!r}.",
+                "hidden", f"{required} use_hidden={self.use_hidden}.", hidden=hidden
             )
         return self._gates(ops.convert_to_tensor(tokens), hidden, False)
 

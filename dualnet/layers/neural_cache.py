@@ -92,11 +92,9 @@ class NeuralCache(ConfiguredLayer):
         sizes = [shape[-1] for shape in initial_state_shape]
         required = self.state_sizes(inputs_shape[1][-1])
         if sizes != required:
-            raise ArgumentError(
-                "initial_state",
-                f"must be three tensors of sizes {required} for a cache of {self.size} pairs "
-                f"and this `hidden`. Received: sizes {sizes}.",
-            )
+            cache = f"a cache of {self.size} pairs and this `hidden`"
+            message = f"must be three tensors of sizes {required} for {cache}."
+            raise ArgumentError("initial_state", f"{message} Received: sizes {sizes}.")
 
     def call(self, inputs, initial_state=None):
         tokens, hidden, logits = inputs
@@ -132,11 +130,10 @@ class NeuralCache(ConfiguredLayer):
         time = ops.shape(hidden)[1]
         pair = ops.expand_dims(ops.arange(self.size + time - 1, dtype="int32"), -1)
         step = ops.expand_dims(ops.arange(time, dtype="int32"), 0)
-        window = ops.logical_and(pair >= step, pair < step + self.size)  # (pairs, time)
+        window = (pair >= step) & (pair < step + self.size)  # (pairs, time)
         # If fewer than `size` tokens were read, only the last keys of the state hold any.
         read = pair >= self.size - ops.expand_dims(before[:, :1], 1)  # (batch, pairs, 1)
-        used = ops.logical_and(read, ops.expand_dims(self._mixes(before), 1))
-        used = ops.logical_and(used, window)
+        used = read & ops.expand_dims(self._mixes(before), 1) & window
 
         scores = self.scale * ops.matmul(keys[:, :-1], ops.transpose(hidden, (0, 2, 1)))
         scores = ops.where(used, scores, -1e30)

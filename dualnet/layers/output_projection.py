@@ -57,37 +57,30 @@ class OutputProjection(TiedLayer):
     def __init__(self, vocabulary_size=None, *, tied_to=None, use_bias=True, **kwargs):
         super().__init__(tied_to=tied_to, **kwargs)
         if vocabulary_size is None and tied_to is None:
-            raise ArgumentError(
-                "vocabulary_size", "or `tied_to` must be given. Received: None for both."
-            )
-        if vocabulary_size is not None:
-            check_count("vocabulary_size", vocabulary_size, least=1)
-            if tied_to is not None:
-                check_tied_size("vocabulary_size", vocabulary_size, tied_to.input_dim, "rows")
-        self.vocabulary_size = vocabulary_size or tied_to.input_dim
+            message = "or `tied_to` must be given. Received: None for both."
+            raise ArgumentError("vocabulary_size", message)
+        size = tied_to.input_dim if vocabulary_size is None else vocabulary_size
+        self.vocabulary_size = check_count("vocabulary_size", size, least=1)
+        if tied_to is not None:
+            check_tied_size("vocabulary_size", size, tied_to.input_dim, "rows")
         self.use_bias = check_flag("use_bias", use_bias)
 
     def build(self, input_shape):
         units = input_shape[-1]
         if self.tied_to is not None and self.tied_to.output_dim != units:
-            raise ArgumentError(
-                "inputs",
-                "must have as many features as the embedding that the output is tied to, "
-                f"{self.tied_to.output_dim}. Received: {units} features.",
-            )
+            required = "must have as many features as the embedding that the output is tied to,"
+            received = f"Received: {units} features."
+            raise ArgumentError("inputs", f"{required} {self.tied_to.output_dim}. {received}")
         self.build_output(units)
 
     def call(self, inputs, targets=None, temperature=None):
         matrix, bias = self.output_weights()
         words_first = self.tied_to is not None
         if targets is not None:
+            rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
+            words = ops.reshape(ops.maximum(targets, 0), (-1,))
             log_p = target_log_probabilities(
-                ops.reshape(inputs, (-1, inputs.shape[-1])),
-                matrix,
-                bias,
-                ops.reshape(ops.maximum(targets, 0), (-1,)),
-                words_first=words_first,
-                temperature=temperature,
+                rows, matrix, bias, words, words_first=words_first, temperature=temperature
             )
             return -ops.reshape(log_p, ops.shape(targets))
         logits = logits_of(inputs, ops.transpose(matrix) if words_first else matrix, bias)

@@ -10,7 +10,7 @@ from dualnet._checks import ArgumentError, check_flag
 from dualnet.layers._attention_cell import dropped_weights
 from dualnet.layers._recurrent_cell import build_cell
 from dualnet.layers._seeded import SeededLayer
-from dualnet.layers._segment import Segment
+from dualnet.layers._segment import Segment, is_float
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -100,10 +100,9 @@ class Recurrence(SeededLayer):
         **kwargs,
     ):
         if not hasattr(cell, "mask_specs"):
-            required = "must have `mask_specs()`,"
             reason = "as the cells of `dualnet.layers` do: its masks are drawn before the loop."
-            received = f"Received: cell={cell!r}. Run other cells with `keras.layers.RNN`."
-            raise ArgumentError("cell", f"{required} {reason} {received}")
+            way_out = " Run other cells with `keras.layers.RNN`."
+            raise ArgumentError("cell", f"must have `mask_specs()`, {reason}", way_out, cell=cell)
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.return_sequences = check_flag("return_sequences", return_sequences)
@@ -166,8 +165,7 @@ class Recurrence(SeededLayer):
 
     def _as_constant(self, constant):
         constant = ops.convert_to_tensor(constant)
-        is_float = "float" in keras.backend.standardize_dtype(constant.dtype)
-        return ops.cast(constant, self.variable_dtype) if is_float else constant
+        return ops.cast(constant, self.variable_dtype) if is_float(constant) else constant
 
     def get_initial_state(self, batch_size):
         """Return the zero state, a list of `(batch_size, size)`."""
@@ -180,15 +178,7 @@ class Recurrence(SeededLayer):
             return shape
         return shape, *((batch, size) for size in self.cell.state_size)
 
-    def compute_output_spec(
-        self,
-        sequence,
-        initial_state=None,
-        mask=None,
-        training=False,
-        constants=None,
-        adaptation=None,
-    ):
+    def compute_output_spec(self, sequence, initial_state=None, mask=None, *_, **__):
         # Spares Keras a call to find the shapes: tracing the loop is half the time of a build.
         _check_mask(mask)
         dtype = self.dtype_policy.compute_dtype
@@ -196,10 +186,7 @@ class Recurrence(SeededLayer):
         if not self.return_state:
             return keras.KerasTensor(shapes, dtype)
         outputs, *states = shapes
-        return (
-            keras.KerasTensor(outputs, dtype),
-            *(keras.KerasTensor(state, "float32") for state in states),
-        )
+        return keras.KerasTensor(outputs, dtype), *[keras.KerasTensor(s, "float32") for s in states]
 
     def compute_mask(self, sequence, mask=None):
         if mask is not None and self.go_backwards:
@@ -220,8 +207,7 @@ class Recurrence(SeededLayer):
             else:
                 shape = (*([] if spec.locked else [time]), batch, spec.size)
                 undropped = ops.ones(shape, self.variable_dtype)
-            mask = keras.random.dropout(undropped, spec.rate, seed=self.seed_generator)
-            (locked if spec.locked else fresh)[spec.name] = mask
+            (locked if spec.locked else fresh)[spec.name] = self.drop(undropped, spec.rate)
         return locked, fresh
 
 
@@ -236,11 +222,9 @@ def _check_mask(mask):
 
 def _check_states(states, sizes):
     if len(states) != len(sizes):
-        raise ArgumentError(
-            "initial_state",
-            f"must be a list of {len(sizes)} tensors (batch, size), with the sizes {list(sizes)}. "
-            f"Received: {len(states)} tensors.",
-        )
+        required = f"must be a list of {len(sizes)} tensors (batch, size), with the sizes"
+        received = f"Received: {len(states)} tensors."
+        raise ArgumentError("initial_state", f"{required} {list(sizes)}. {received}")
 
 
 def _last(outputs, mask):
