@@ -139,13 +139,16 @@ class Parameter(Settings):
         # On a log scale, rounding may go past the ends.
         return float(np.clip(value, self.min_value, self.max_value))
 
-    def declaration(self, when: Mapping[str, Sequence[Any]]) -> Any:
-        """Return the KerasTuner hyperparameter, active under the encoded conditions `when`."""
+    def declaration(self, searched: Mapping[str, "Parameter"]) -> Any:
+        """Return the KerasTuner hyperparameter, with conditions on the `searched` ones."""
         from keras_tuner.engine import hyperparameters
         from keras_tuner.src.engine import conditions
 
         # `conditional_scope` would refuse two parents side by side.
-        parents = [conditions.Parent(parent, list(values)) for parent, values in when.items()]
+        parents = [
+            conditions.Parent(name, [*map(searched[name].encoded, values)])
+            for name, values in self.when.items()
+        ]
         if self.values:
             choices = [self.encoded(value) for value in self.values]
             return hyperparameters.Choice(self.name, choices, conditions=parents)
@@ -359,11 +362,7 @@ class Job(Settings):
         Inactive parameters are declared too; those already declared are left alone.
         """
         searched = {parameter.name: parameter for parameter in self.space}
-        declarations = []
-        for parameter in self.space:
-            conditions = parameter.when.items()
-            when = {n: [searched[n].encoded(value) for value in values] for n, values in conditions}
-            declarations.append(parameter.declaration(when))
+        declarations = [parameter.declaration(searched) for parameter in self.space]
         hp.merge(declarations, overwrite=False)
 
     @checked
@@ -452,9 +451,6 @@ def parse_count(text: str | int) -> int:
         message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
         raise ArgumentError("parameters", message, parameters=text)
     return int(count)
-
-
-# --- files
 
 
 # --- for people
