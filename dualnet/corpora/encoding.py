@@ -247,12 +247,9 @@ def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> No
             for row in block.replace(END, f"{END}\n").split("\n"):
                 if unknown in words_of(row):
                     source = ", ".join(map(str, text.files.get(split, [text.name])))
-                    place = f"line {line} of {source!r}"
-                    raise ArgumentError(
-                        "vocabulary",
-                        f"must contain every word of the text, since it has no {UNK}. "
-                        f"Received: {unknown!r} in {place}{' (a line end)' * (unknown == EOS)}. "
-                        f"Give a vocabulary that contains it or {UNK}.",
-                    )
+                    place = f"line {line} of {source!r}{' (a line end)' * (unknown == EOS)}"
+                    message = f"must contain every word of the text, since it has no {UNK}. "
+                    message += f"Received: {unknown!r} in {place}. Give a vocabulary that contains "
+                    raise ArgumentError("vocabulary", f"{message}it or {UNK}.")
                 line += 1
             line -= 1  # the last row continues in the next block

@@ -197,10 +197,8 @@ def load_pairs(
     )
     splits = {}
     for split in SPLITS:
-        sides = [
-            _encode(lines[split][i], vocabularies[i], paths[split][i] if paths else name)
-            for i in range(2)
-        ]
+        places = paths[split] if paths else (name, name)
+        sides = [*map(_encode, lines[split], vocabularies, places)]
         splits[split] = _split(lines[split], sides, max_tokens, whole=split != "train")
     if not len(train := splits["train"]):
         message = "Train must have a pair whose sides are not empty and not too long. Received: "

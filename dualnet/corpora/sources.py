@@ -26,8 +26,6 @@ TIMEOUT_SECONDS = 30
 ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError)
 GITHUB = "https://raw.githubusercontent.com"
 FILES = "train.txt, valid.txt and test.txt"
-WAY_OUT = f"Give the folder that holds {FILES} as `path`, or set the environment variable "
-WAY_OUT += "DUALNET_DATA to a folder that contains {name}/."
 
 
 @dataclass(frozen=True)
@@ -224,10 +222,14 @@ def find(name: str, path: StrPath | None, download: bool) -> Path:
             split_files(cache)  # placed there by hand, under other names
             return cache
         reason = "may not be downloaded" if name in DOWNLOADS else "has no download"
-        raise FileNotFoundError(
-            f"Corpus {name!r} is not on this machine and {reason}. {WAY_OUT.format(name=name)}"
-        )
+        raise _missing(name, reason)
     return cache
+
+
+def _missing(name: str, reason: str) -> FileNotFoundError:
+    way_out = f"Give the folder that holds {FILES} as `path`, or set the environment variable "
+    way_out += f"DUALNET_DATA to a folder that contains {name}/."
+    return FileNotFoundError(f"Corpus {name!r} is not on this machine and {reason}. {way_out}")
 
 
 def _download(name: str, missing: Sequence[str], folder: Path) -> None:
@@ -259,7 +261,4 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
                 return
             except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
                 reasons.append(f"{address}: {error}")  # the other files would fail there, too
-    raise FileNotFoundError(
-        f"Corpus {name!r} is not on this machine and could not be downloaded "
-        f"({'; '.join(reasons)}). {WAY_OUT.format(name=name)}"
-    )
+    raise _missing(name, f"could not be downloaded ({'; '.join(reasons)})")

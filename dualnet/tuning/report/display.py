@@ -99,12 +99,11 @@ class Display:
         for column in ("trial", "status", "epoch", "valid", *["bits/byte"] * has_bits):
             table.add_column(column, no_wrap=True)
         table.add_column("settings", min_width=8, ratio=1)
-        by_status = collections.defaultdict(list)
-        for row in rows:
-            by_status[row.status].append(row)
-        best = sorted(by_status["completed"], key=lambda row: row.val_perplexity or math.inf)
-        best = best[:SHOWN]
-        for row in [*by_status["running"], *best, *by_status["failed"][-2:]]:
+        running = [row for row in rows if row.status == "running"]
+        failed = [row for row in rows if row.status == "failed"]
+        completed = [row for row in rows if row.status == "completed"]
+        best = sorted(completed, key=lambda row: row.val_perplexity or math.inf)[:SHOWN]
+        for row in [*running, *best, *failed[-2:]]:
             text = row.message if row.status == "failed" else _settings_text(row.drawn)
             style = {"running": "cyan", "failed": "red"}.get(row.status, "")
             bits = "" if row.val_bits_per_byte is None else f"{row.val_bits_per_byte:.3f}"
