@@ -162,10 +162,6 @@ class Parameter(Settings):
         default = high + self.min_value - self.min_value if is_reversed else None
         return kind(self.name, *scale, default=default, conditions=parents)
 
-    def entry(self) -> dict[str, Any]:
-        """Return the table of this parameter in [space]."""
-        return {name: value for name, value in self.changed().items() if name != "name"}
-
 
 def is_among(value: Any, values: Iterable[Any]) -> bool:
     """Return True if `value` is one of `values`; unlike in Python, true and 1 differ."""
@@ -438,7 +434,8 @@ class Job(Settings):
 
     def to_toml(self) -> str:
         """Return the text of a job file that reads back as an equal job, except for `file`."""
-        space = {parameter.name: parameter.entry() for parameter in self.written}
+        entries = [parameter.changed() for parameter in self.written]
+        space = {entry.pop("name"): entry for entry in entries}
         table = {key: getattr(self, key) for key in SCHEMA} | {"space": space}
         return tomli_w.dumps({key: table[key] for key in table if table[key] not in EMPTY})
 
