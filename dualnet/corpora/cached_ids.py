@@ -141,9 +141,8 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
         checksum, words = description.pop("checksum"), folder / description["vocabulary"]
         sums = {f"{split}.npy": description["arrays"][split]["sha256"] for split in SPLITS}
         sums[words.name] = description["vocabulary_sha256"]
-        if checksum != _sha256_of(description) or any(
-            sha256_of(folder / name) != expected for name, expected in sums.items()
-        ):
+        found = {name: sha256_of(folder / name) for name in sums}
+        if checksum != _sha256_of(description) or found != sums:
             return None
         vocabulary = settings.vocabulary or load_tokenizer(
             words, documents=settings.documents, lowercase=settings.lowercase
@@ -167,7 +166,7 @@ def _as_data(settings: Settings) -> dict[str, Any]:
 
 
 def _stamps(text: Text) -> list[tuple[int, int]]:
-    stats = [path.stat() for path in text.paths()]
+    stats = map(Path.stat, text.paths())
     return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 

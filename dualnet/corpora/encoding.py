@@ -151,17 +151,17 @@ def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
 
 def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
     """Return the kind and size that the name of a tokeniser gives, e.g. "bpe" and 8000."""
-    kind, colon, size = tokenizer.partition(":")
-    sized = kind in SIZED
-    if bool(colon) != sized or (colon and not size.isdecimal()) or not (sized or kind in UNSIZED):
+    if tokenizer in UNSIZED:
+        return tokenizer, None
+    kind, _, size = tokenizer.partition(":")
+    if kind not in SIZED or not size.isdecimal():
         names = [*UNSIZED, *(f"{name}:SIZE" for name in SIZED)]
         files = "the path of a tokenizer.json or of a .model of SentencePiece"
         required = f"must be one of {', '.join(names)}, or {files}."
         hint = did_you_mean(tokenizer, [*UNSIZED, *(f"{name}:8000" for name in SIZED)])
         raise ArgumentError("tokenizer", required, hint, tokenizer=tokenizer)
-    if sized:
-        check_size(kind, int(size))
-    return kind, int(size) if sized else None
+    check_size(kind, int(size))
+    return kind, int(size)
 
 
 def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
@@ -177,12 +177,9 @@ def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
         for block in text.read(split, False):
             # `map` over a bound method runs in C.
             if not warned and EOS in block and _SPELT_END.search(block):
-                warned = True
-                warnings.warn(
-                    f"The split {split!r} of {text.name!r} spells {EOS} at the end of a line, "
-                    "where one is added anyway. Remove those of the text.",
-                    stacklevel=2,
-                )
+                warned, place = True, f"The split {split!r} of {text.name!r}"
+                message = f"{place} spells {EOS} at the end of a line, where one is added anyway."
+                warnings.warn(f"{message} Remove those of the text.", stacklevel=2)
             words = words_of(block)
             store.append(split, np.fromiter(map(numbers.__getitem__, words), "int32", len(words)))
             if words:
@@ -193,11 +190,10 @@ def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
     vocabulary = settings.vocabulary
     assert vocabulary is None or isinstance(vocabulary, Vocabulary)
     if vocabulary is None:
-        chunks = store.chunks("train")
-        counts = sum(np.bincount(chunk, minlength=num_train_words) for chunk in chunks)
-        vocabulary = _learnt_words(
-            Counter(dict(zip(numbers, np.asarray(counts).tolist()))), settings
-        )
+        counts = np.zeros(num_train_words, "int64")
+        for chunk in store.chunks("train"):
+            counts += np.bincount(chunk, minlength=num_train_words)
+        vocabulary = _learnt_words(Counter(dict(zip(numbers, counts.tolist()))), settings)
     elif vocabulary.unk_id is None:
         _check_known(text, numbers, vocabulary)
     ids = vocabulary.encode_words(list(numbers))
@@ -251,12 +247,9 @@ def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> No
             for row in block.replace(END, f"{END}\n").split("\n"):
                 if unknown in words_of(row):
                     source = ", ".join(map(str, text.files.get(split, [text.name])))
-                    place = f"line {line} of {source!r}"
-                    raise ArgumentError(
-                        "vocabulary",
-                        f"must contain every word of the text, since it has no {UNK}. "
-                        f"Received: {unknown!r} in {place}{' (a line end)' * (unknown == EOS)}. "
-                        f"Give a vocabulary that contains it or {UNK}.",
-                    )
+                    place = f"line {line} of {source!r}{' (a line end)' * (unknown == EOS)}"
+                    message = f"must contain every word of the text, since it has no {UNK}. "
+                    message += f"Received: {unknown!r} in {place}. Give a vocabulary that contains "
+                    raise ArgumentError("vocabulary", f"{message}it or {UNK}.")
                 line += 1
             line -= 1  # the last row continues in the next block

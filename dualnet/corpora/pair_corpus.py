@@ -180,10 +180,8 @@ def load_pairs(
         for side, language in (("source", source), ("target", target)):
             check_choice(side, language, languages)
         name, place, paths = NUMBERS, "embedded", None
-        lines = {
-            split: (sides[source], sides[target])
-            for split, sides in number_words.number_lines().items()
-        }
+        of_splits = number_words.number_lines().items()
+        lines = {split: (sides[source], sides[target]) for split, sides in of_splits}
     else:
         root = Path(folder).expanduser()
         name, place = root.resolve().name, str(root.resolve())
@@ -199,17 +197,13 @@ def load_pairs(
     )
     splits = {}
     for split in SPLITS:
-        sides = [
-            _encode(lines[split][i], vocabularies[i], paths[split][i] if paths else name)
-            for i in range(2)
-        ]
+        places = paths[split] if paths else (name, name)
+        sides = [*map(_encode, lines[split], vocabularies, places)]
         splits[split] = _split(lines[split], sides, max_tokens, whole=split != "train")
-    if not len(splits["train"]):
-        raise ValueError(
-            "Train must have a pair whose sides are not empty and not too long. Received: "
-            f"{splits['train'].empty} with an empty side and {splits['train'].too_long} with more "
-            f"than max_tokens={max_tokens} tokens."
-        )
+    if not len(train := splits["train"]):
+        message = "Train must have a pair whose sides are not empty and not too long. Received: "
+        message += f"{train.empty} with an empty side and {train.too_long} with more than "
+        raise ValueError(f"{message}max_tokens={max_tokens} tokens.")
     return PairCorpus(
         name=name,
         source=source,

@@ -18,10 +18,7 @@ GZIP, TABLE = ".gz", ".tsv"
 
 
 def find(
-    folder: Path,
-    source: str,
-    target: str,
-    files: Mapping[str, Sequence[StrPath]] | None,
+    folder: Path, source: str, target: str, files: Mapping[str, Sequence[StrPath]] | None
 ) -> dict[str, tuple[Path, Path]]:
     """Return the paths of source and target of each split, see `load_pairs`."""
     if not folder.is_dir():
@@ -53,12 +50,10 @@ def find(
             raise FileNotFoundError(f"A corpus of pairs must have the split {split!r}. {received}")
         for side, found in zip(("source", "target"), present):
             if len(found) > 1:
-                raise ArgumentError(
-                    side,
-                    "must name one file of a split. Received: "
-                    f"{', '.join(path.name for path in found)}. Give all that follows "
-                    f"{split!r}, e.g. {found[0].name.partition('.')[2]!r}.",
-                )
+                names = [path.name for path in found]
+                message = f"must name one file of a split. Received: {', '.join(names)}. "
+                way_out = f"Give all that follows {split!r}, e.g. {names[0].partition('.')[2]!r}."
+                raise ArgumentError(side, message + way_out)
         paths[split] = (present[0][0], present[1][0])
     return paths
 
@@ -100,11 +95,9 @@ def read(source: Path, target: Path, languages: tuple[str, str]) -> tuple[list[s
     counts = tuple(map(len, lines))
     if counts[0] != counts[1]:
         longer, shorter = (source, target) if counts[0] > counts[1] else (target, source)
-        raise ValueError(
-            "The files of a split must have the same number of lines. Received: "
-            f"{str(longer)!r} with {max(counts)} lines and {str(shorter)!r}, which ends after "
-            f"line {min(counts)}."
-        )
+        message = "The files of a split must have the same number of lines. Received: "
+        received = f"{str(longer)!r} with {max(counts)} lines and {str(shorter)!r}, which ends "
+        raise ValueError(f"{message}{received}after line {min(counts)}.")
     return lines
 
 
@@ -142,9 +135,8 @@ def read_lines(path: Path) -> list[str]:
         try:
             data = gzip.decompress(data)
         except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(
-                f"A file that ends in {GZIP} must be intact. Received: {str(path)!r}: {error}."
-            ) from None
+            message = f"A file that ends in {GZIP} must be intact. Received: {str(path)!r}"
+            raise ValueError(f"{message}: {error}.") from None
     text = text_of(data, str(path))
     if not text:
         raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import gzip
 import io
 import itertools
@@ -139,6 +138,7 @@ class Files(Records):
         self.paths = ["-" if path == "-" else Path(check_path("pairs", path)) for path in paths]
         self.what, self.way_out, self.empty, self.blank = what, way_out, empty, blank
         self._copies = again
+        self._copy: Any = None  # of standard input, once it is read
         for path in self.paths:
             if isinstance(path, Path) and not path.is_fifo():  # which can be opened once only
                 with self._opened(path) as file:
@@ -183,9 +183,10 @@ class Files(Records):
         """Open a file, or standard input, to read the bytes inside."""
         with contextlib.ExitStack() as stack:
             try:
-                raw: Any = (
-                    self._standard_input() if path == "-" else stack.enter_context(open(path, "rb"))
-                )
+                if path == "-":
+                    raw = self._standard_input()
+                else:
+                    raw = stack.enter_context(open(path, "rb"))
                 file = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
                 if file.peek(2)[:2] == GZIP:
                     file = stack.enter_context(gzip.open(file))
@@ -202,11 +203,8 @@ class Files(Records):
     def _standard_input(self) -> Any:
         if not self._copies:
             return sys.stdin.buffer
+        if self._copy is None:
+            self._copy = tempfile.TemporaryFile()  # noqa: SIM115, it goes with this object
+            shutil.copyfileobj(sys.stdin.buffer, self._copy)
         self._copy.seek(0)
         return self._copy
-
-    @functools.cached_property
-    def _copy(self) -> Any:
-        copy = tempfile.TemporaryFile()  # noqa: SIM115, it goes with this object
-        shutil.copyfileobj(sys.stdin.buffer, copy)
-        return copy

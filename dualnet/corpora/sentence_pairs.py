@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, StrPath, check_path
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._columns import column_of, columns_of
 from dualnet.corpora.records import Files, Record
 from dualnet.text.plain_text import SURROGATE
@@ -71,7 +71,6 @@ def read_pairs(pairs: Any, column: Sequence[str] | None = None) -> list[Sentence
     sentence_pairs: list[SentencePair] = []
     for number, item in enumerate(items, 1):
         if isinstance(item, (str, os.PathLike)):
-            check_path("pairs", item)
             sentence_pairs += map(pair_of, files_of_pairs([item]).read())
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)

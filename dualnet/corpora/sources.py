@@ -25,10 +25,7 @@ TIMEOUT_SECONDS = 30
 # What zipfile raises for a damaged archive.
 ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError)
 GITHUB = "https://raw.githubusercontent.com"
-WAY_OUT = (
-    "Give the folder that holds train.txt, valid.txt and test.txt as `path`, or set the "
-    "environment variable DUALNET_DATA to a folder that contains {name}/."
-)
+FILES = "train.txt, valid.txt and test.txt"
 
 
 @dataclass(frozen=True)
@@ -103,9 +100,8 @@ def split_files(folder: StrPath) -> Files:
     files = {}
     for split in SPLITS:
         names = [name.format(split=split) for name in FILE_NAMES]
-        paths = files_named(folder, names)[:1]
         others: list[str] = []
-        if not paths:
+        if not (paths := files_named(folder, names)[:1]):
             paths, others = _text_files(folder / split)
         left_out = ", ".join(others[:5]) + ", …" * (len(others) > 5)
         if not paths:
@@ -116,11 +112,9 @@ def split_files(folder: StrPath) -> Files:
                 + f"; add {names[0]}, or give a single file, which is divided."
             )
         if others:
-            warnings.warn(
-                f"Of the split {split!r}, only .txt files are read. Left out of "
-                f"{str(folder / split)!r}: {left_out}. Rename what belongs to it.",
-                stacklevel=2,
-            )
+            message = f"Of the split {split!r}, only .txt files are read. Left out of "
+            received = f"{str(folder / split)!r}: {left_out}. Rename what belongs to it."
+            warnings.warn(message + received, stacklevel=2)
         files[split] = tuple(map(Part, paths))
     return files
 
@@ -166,35 +160,26 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
     if total == 1:
         check_line_ends(path)
     if min(np.diff(cuts)) < 1:
-        raise ValueError(
-            f"A file must have enough lines to be divided. Received: {str(path)!r} with {total} "
-            f"lines, for the fractions {tuple(fractions)}. Give a folder with train.txt, valid.txt "
-            "and test.txt."
-        )
+        message = f"A file must have enough lines to be divided. Received: {str(path)!r} with "
+        received = f"{total} lines, for the fractions {tuple(fractions)}."
+        raise ValueError(f"{message}{received} Give a folder with {FILES}.")
     ends = [0, *(_end_of_line(path, line) for line in cuts[1:3]), path.stat().st_size]
     if documents == "blank-line":
         ends[1:3] = [_next_document(path, end) for end in ends[1:3]]
         if len({*ends}) < 4:
-            raise ArgumentError(
-                "fractions",
-                f"must leave a document in each split. Received: fractions={tuple(fractions)!r} of "
-                f"{str(path)!r}, whose documents, which blank lines end, are too long or too few. "
-                "Choose other shares, or give a folder with train.txt, valid.txt and test.txt.",
-            )
+            message = f"must leave a document in each split. Received: fractions={tuple(fractions)}"
+            reason = "whose documents, which blank lines end, are too long or too few."
+            way_out = f"Choose other shares, or give a folder with {FILES}."
+            raise ArgumentError("fractions", f"{message} of {str(path)!r}, {reason} {way_out}")
     parts = [Part(path, start, end) for start, end in itertools.pairwise(ends)]
     for split, part, lines, share in zip(SPLITS, parts, np.diff(cuts), fractions):
-        if not any(
-            block.replace(END, " ").strip()
-            for block in blocks(path, start=part.start, end=part.end)
-        ):
-            way_out = f"Choose a larger share for {split}"
-            way_out += "." if documents == "blank-line" else ", or remove the blank lines."
-            raise ArgumentError(
-                "fractions",
-                f"must leave text in each split. Received: fractions={tuple(fractions)!r}, of "
-                f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r}, all "
-                f"blank. {way_out}",
-            )
+        text = blocks(path, start=part.start, end=part.end)
+        if not any(block.replace(END, " ").strip() for block in text):
+            message = f"must leave text in each split. Received: fractions={tuple(fractions)}, of "
+            message += f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r},"
+            message += f" all blank. Choose a larger share for {split}"
+            message += "." if documents == "blank-line" else ", or remove the blank lines."
+            raise ArgumentError("fractions", message)
     return {split: (part,) for split, part in zip(SPLITS, parts)}
 
 
@@ -206,13 +191,12 @@ def _end_of_line(path: Path, line: int) -> int:
 
 def _next_document(path: Path, start: int) -> int:
     """Return the start of the first document whose blank lines end at `start` or after it."""
+    place, blank = start, False
     with open(path, "rb") as file:
         file.seek(start)
-        place = start
-        blank = False
         for line in file:
             if blank and line.strip(BLANKS):
-                return place
+                break
             blank = not line.strip(BLANKS)
             place += len(line)
     return place
@@ -223,12 +207,12 @@ def find(name: str, path: StrPath | None, download: bool) -> Path:
     if path is not None:
         return Path(path).expanduser()
     if data := os.environ.get("DUALNET_DATA"):
-        if not Path(data).expanduser().is_dir():
+        parent = Path(data).expanduser()
+        if not parent.is_dir():
             message = "The environment variable DUALNET_DATA must name an existing folder."
             raise FileNotFoundError(f"{message} Received: {data!r}.")
-        folder = Path(data).expanduser() / name
-        if folder.is_dir():
-            return folder
+        if (parent / name).is_dir():
+            return parent / name
     cache = cache_folder() / name
     missing = [split for split in SPLITS if not (cache / f"{split}.txt").is_file()]
     if missing and name in DOWNLOADS and download:
@@ -238,10 +222,14 @@ def find(name: str, path: StrPath | None, download: bool) -> Path:
             split_files(cache)  # placed there by hand, under other names
             return cache
         reason = "may not be downloaded" if name in DOWNLOADS else "has no download"
-        raise FileNotFoundError(
-            f"Corpus {name!r} is not on this machine and {reason}. {WAY_OUT.format(name=name)}"
-        )
+        raise _missing(name, reason)
     return cache
+
+
+def _missing(name: str, reason: str) -> FileNotFoundError:
+    way_out = f"Give the folder that holds {FILES} as `path`, or set the environment variable "
+    way_out += f"DUALNET_DATA to a folder that contains {name}/."
+    return FileNotFoundError(f"Corpus {name!r} is not on this machine and {reason}. {way_out}")
 
 
 def _download(name: str, missing: Sequence[str], folder: Path) -> None:
@@ -273,7 +261,4 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
                 return
             except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
                 reasons.append(f"{address}: {error}")  # the other files would fail there, too
-    raise FileNotFoundError(
-        f"Corpus {name!r} is not on this machine and could not be downloaded "
-        f"({'; '.join(reasons)}). {WAY_OUT.format(name=name)}"
-    )
+    raise _missing(name, f"could not be downloaded ({'; '.join(reasons)})")

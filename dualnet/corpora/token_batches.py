@@ -131,7 +131,7 @@ class TokenBatches(EpochBatches):
         self.partial_shuffle = bool(partial_shuffle)
         self.lengths_vary = self.length_deviation > 0
         self.num_tokens = int(self._inputs.size)
-        self._drawn = self._draw_lengths() if length_deviation else None
+        self._drawn = self._draw_lengths() if length_deviation else self._equal_lengths()
         self._next = 0  # index of the batch that is adjacent to the last one in memory
         self.epoch = 0
 
@@ -144,7 +144,7 @@ class TokenBatches(EpochBatches):
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._epoch = check_count("epoch", epoch, least=0)
-        self._ends = None if self._drawn is None else np.cumsum(self._in_order(self._drawn))
+        self._ends = np.cumsum(self._in_order(self._drawn) if self.lengths_vary else self._drawn)
         self._cuts = None
         if self.partial_shuffle:
             self._cuts = self._random(CUTS).integers(self._inputs.shape[1], size=self.batch_size)
@@ -152,33 +152,21 @@ class TokenBatches(EpochBatches):
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        spans = (self._span(index) for index in range(len(self)))
-        return tuple(end - start for start, end in spans)
+        return tuple(np.diff(self._ends, prepend=0).tolist())
 
     # --- the batches
 
     def __len__(self) -> int:
-        if self._drawn is not None:
-            return len(self._drawn)
-        length: int = self._inputs.shape[1]
-        return (length - 1) // self.sequence_length + 1  # rounded up
+        return len(self._drawn)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         self._begin(index)
-        start, end = self._span(index)
+        start, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
         batch = self._read(self._inputs, start, end), self._read(self._targets, start, end)
         per_row = (end - start) * self._inputs.itemsize
         self._release(self.batch_size * (per_row if index == self._next else AROUND_BYTES))
         self._next = index + 1
         return batch
-
-    def _span(self, index: int) -> tuple[int, int]:
-        """Return the start and end of batch `index` in the streams."""
-        if self._ends is not None:
-            return int(self._ends[index - 1]) if index else 0, int(self._ends[index])
-        short = self._inputs.shape[1] - len(self) * self.sequence_length  # 0 or negative
-        start = max(0, short + index * self.sequence_length)
-        return start, short + (index + 1) * self.sequence_length
 
     def _read(self, rows: np.ndarray, start: int, end: int) -> np.ndarray:
         """Return a copy of the columns from `start` to `end`, counted from the cut of each row."""
@@ -189,7 +177,14 @@ class TokenBatches(EpochBatches):
             copy[:] = row.take(np.arange(start, end) + cut, mode="wrap")
         return columns
 
-    # --- random lengths and cuts
+    # --- lengths and cuts
+
+    def _equal_lengths(self) -> np.ndarray:
+        """Return the lengths of all batches, of which only the first may be shorter."""
+        rest, count = self._inputs.shape[1], -(-self._inputs.shape[1] // self.sequence_length)
+        lengths = np.full(count, self.sequence_length)
+        lengths[0] -= count * self.sequence_length - rest
+        return lengths
 
     def _random(self, purpose: int, epoch: int | None = None) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch if epoch is None else epoch, purpose])

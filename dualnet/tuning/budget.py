@@ -8,7 +8,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet.builders import BUILDERS
 from dualnet.training import split_overrides
-from dualnet.tuning.job import SOLVE_FOR
+from dualnet.tuning.job import SOLVE_FOR, Job
 
 LEAST = 2  # the smallest size that every cell accepts: layer normalisation needs two units
 
@@ -60,6 +60,16 @@ def solve(
         raise ArgumentError("parameters", f"{message}.", parameters=parameters)
     sizes = range(LEAST, parameters + 1)  # each unit has at least one weight
     return sizes[bisect.bisect_right(sizes, parameters, key=count) - 1]
+
+
+def solved(
+    job: Job, card: zoo.Card, settings: Mapping[str, Any], vocabulary_size: int
+) -> dict[str, Any]:
+    """Return the `settings` of a trial with the size that the budget of `job` leaves, if any."""
+    if job.parameters is None:
+        return {**settings}
+    size = solve(card, settings, job.parameters, job.solve_for, vocabulary_size=vocabulary_size)
+    return {**settings, job.solve_for: size}
 
 
 def _count(card: zoo.Card, settings: Mapping[str, Any], solve_for: str) -> int:

@@ -13,7 +13,7 @@ from dualnet.corpora import Corpus
 from dualnet.training import Recipe, batches_of, card_for, split_overrides
 from dualnet.training.schedule import TRAIN, plan
 from dualnet.training.start import compiled_model, fit_to_corpus
-from dualnet.tuning.budget import solve
+from dualnet.tuning.budget import solved
 from dualnet.tuning.job import Job
 
 # What a plain `fit` cannot do, with the values that turn it off.
@@ -85,12 +85,8 @@ class HyperModel(keras_tuner.HyperModel):
 
     def _trial(self, hp: keras_tuner.HyperParameters) -> tuple[zoo.Card, Recipe]:
         """Return the card and the recipe of the trial with the values of `hp`."""
-        job, settings = self.job, self.job.settings(hp.values)
-        if job.parameters is not None:
-            size = len(self.corpus.vocabulary)
-            settings[job.solve_for] = solve(
-                self.card, settings, job.parameters, job.solve_for, vocabulary_size=size
-            )
+        settings, size = self.job.settings(hp.values), len(self.corpus.vocabulary)
+        settings = solved(self.job, self.card, settings, size)
         config, recipe = split_overrides(self.card, settings)
         config = fit_to_corpus(config, recipe, self.corpus, settings)
         return dataclasses.replace(self.card, config=config), recipe

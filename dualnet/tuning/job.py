@@ -139,13 +139,16 @@ class Parameter(Settings):
         # On a log scale, rounding may go past the ends.
         return float(np.clip(value, self.min_value, self.max_value))
 
-    def declaration(self, when: Mapping[str, Sequence[Any]]) -> Any:
-        """Return the KerasTuner hyperparameter, active under the encoded conditions `when`."""
+    def declaration(self, searched: Mapping[str, "Parameter"]) -> Any:
+        """Return the KerasTuner hyperparameter, with conditions on the `searched` ones."""
         from keras_tuner.engine import hyperparameters
         from keras_tuner.src.engine import conditions
 
         # `conditional_scope` would refuse two parents side by side.
-        parents = [conditions.Parent(parent, list(values)) for parent, values in when.items()]
+        parents = [
+            conditions.Parent(name, [*map(searched[name].encoded, values)])
+            for name, values in self.when.items()
+        ]
         if self.values:
             choices = [self.encoded(value) for value in self.values]
             return hyperparameters.Choice(self.name, choices, conditions=parents)
@@ -158,10 +161,6 @@ class Parameter(Settings):
         is_reversed = self.sampling == "reverse_log" and self.step is not None
         default = high + self.min_value - self.min_value if is_reversed else None
         return kind(self.name, *scale, default=default, conditions=parents)
-
-    def entry(self) -> dict[str, Any]:
-        """Return the table of this parameter in [space]."""
-        return {name: value for name, value in self.changed().items() if name != "name"}
 
 
 def is_among(value: Any, values: Iterable[Any]) -> bool:
@@ -359,11 +358,7 @@ class Job(Settings):
         Inactive parameters are declared too; those already declared are left alone.
         """
         searched = {parameter.name: parameter for parameter in self.space}
-        declarations = []
-        for parameter in self.space:
-            conditions = parameter.when.items()
-            when = {n: [searched[n].encoded(value) for value in values] for n, values in conditions}
-            declarations.append(parameter.declaration(when))
+        declarations = [parameter.declaration(searched) for parameter in self.space]
         hp.merge(declarations, overwrite=False)
 
     @checked
@@ -439,7 +434,8 @@ class Job(Settings):
 
     def to_toml(self) -> str:
         """Return the text of a job file that reads back as an equal job, except for `file`."""
-        space = {parameter.name: parameter.entry() for parameter in self.written}
+        entries = [parameter.changed() for parameter in self.written]
+        space = {entry.pop("name"): entry for entry in entries}
         table = {key: getattr(self, key) for key in SCHEMA} | {"space": space}
         return tomli_w.dumps({key: table[key] for key in table if table[key] not in EMPTY})
 
@@ -452,9 +448,6 @@ def parse_count(text: str | int) -> int:
         message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
         raise ArgumentError("parameters", message, parameters=text)
     return int(count)
-
-
-# --- files
 
 
 # --- for people

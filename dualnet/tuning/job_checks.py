@@ -1,7 +1,7 @@
 """Checks a job against what its kind, its model and its rule of evaluation accept."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dualnet import training, zoo
@@ -81,10 +81,10 @@ def _check_kind(job: Job) -> None:
     if job.kind == "training":
         message = "= 'training' requires `model`, a model of the zoo or a card."
         JobError.unless(bool(job.model), ("kind",), message)
-    for key in () if job.kind == "training" else ("model", "parameters"):
-        value = getattr(job, key)
+    else:
         message = f"must be left out for the kind {job.kind!r}, which uses the model of the RUN."
-        JobError.unless(not value, (key,), f"{message} Received: {key} = {value!r}.")
+        for key, value in (("model", job.model), ("parameters", job.parameters)):
+            JobError.unless(not value, (key,), f"{message} Received: {key} = {value!r}.")
     if job.kind == "evaluation":
         why = "for the kind 'evaluation', which has no epochs."
         JobError.unless(job.early_stopping == "none", ("early_stopping",), f"must be 'none' {why}")
@@ -149,8 +149,8 @@ def _check_values(job: Job) -> None:
     Errors about other settings are left to the trials: they depend on a combination that may
     never be drawn.
     """
-    check = _checker(job)
     space = decided(job.written, job.fixed)
+    card = zoo.card(GATED) if job.kind == "gate" else _card(job) if job.model else None
     cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("fixed", {}, {**job.fixed})]
     for parameter in space:
         parents = {name: values[0] for name, values in parameter.when.items()}
@@ -161,7 +161,7 @@ def _check_values(job: Job) -> None:
             if other.name not in settings and holds(other.when, settings):
                 settings[other.name] = other.ends[0]
         try:
-            check(settings)
+            _check_settings(job, card, settings)
         except ArgumentError as error:
             if error.argument in checked:
                 with JobError.at(table):
@@ -170,21 +170,17 @@ def _check_values(job: Job) -> None:
             pass
 
 
-def _checker(job: Job) -> Callable[[Mapping[str, Any]], Any]:
-    """Return a function that raises `ArgumentError` for an invalid setting."""
-    if job.kind == "evaluation":
-        return evaluation_of
-    card = zoo.card(GATED) if job.kind == "gate" else _card(job)
-
-    def check(settings: Mapping[str, Any]) -> None:
-        if job.kind == "gate" and "gate" in settings:
-            check_choice("gate", settings["gate"], set(GATES) - {"none"})
-        arguments, _ = training.split_overrides(card, settings)
-        if card.builder == "language_model":
-            arguments.pop("vocabulary_size", None)
-            Stations.of(arguments)
-
-    return check
+def _check_settings(job: Job, card: zoo.Card | None, settings: Mapping[str, Any]) -> None:
+    """Raise `ArgumentError` for an invalid setting of a trial; an evaluation has no `card`."""
+    if card is None:
+        evaluation_of(settings)
+        return
+    if job.kind == "gate" and "gate" in settings:
+        check_choice("gate", settings["gate"], set(GATES) - {"none"})
+    arguments, _ = training.split_overrides(card, settings)
+    if card.builder == "language_model":
+        arguments.pop("vocabulary_size", None)
+        Stations.of(arguments)
 
 
 def evaluation_of(settings: Mapping[str, Any]) -> tuple[Cache, Evaluating | DynamicEvaluating]:

@@ -83,7 +83,7 @@ def read_search(folder: Path) -> Search:
 
 def check_resumable(before: Search, now: Search) -> None:
     """Raise `ValueError` if the search `before` cannot continue as `now`."""
-    of_job = [f.name for f in dataclasses.fields(Job) if f.name not in (*RESUMABLE, "file")]
+    of_job = [name for name in Job.names() if name not in (*RESUMABLE, "file")]
     changed = [key for key in of_job if getattr(before.job, key) != getattr(now.job, key)]
     of_search = ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps")
     changed += [key for key in of_search if getattr(before, key) != getattr(now, key)]

@@ -33,7 +33,7 @@ from dualnet.tuning.engine.oracles import count_trials, make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
-from dualnet.tuning.job_checks import override
+from dualnet.tuning.job_checks import EVALUATIONS, override
 from dualnet.tuning.loading import load_job
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.figures import write_plots
@@ -77,7 +77,7 @@ class SearchRun:
         self.tuner = make_tuner(search, self.poll, hypermodel)
         self.oracle = self.tuner.oracle
         self.ended: dict[str, Row] = {}
-        self.reported = -1  # number of ended trials in the tables
+        self.reported = 0  # number of ended trials in the tables
         total = count_trials(self.oracle)
         self.display = Display(search.job, self.rows, total, search.deadline, show=progress)
 
@@ -104,9 +104,7 @@ class SearchRun:
             for name in [] if is_chief else list(self.oracle.ongoing_trials):
                 self.oracle.release(name)  # no process of this machine works on it any more
             self.display.update(at_once=True)
-        rows = self.rows()
-        left_out: dict[str, str] = {}
-        if rows:
+        if rows := self.rows():
             write_tables(self.folder, self.job, rows)
             left_out = write_plots(self.folder, self.job, rows)
             write_hparams(self.folder, self.job, rows)
@@ -119,10 +117,8 @@ class SearchRun:
             raise SearchError(self._failure(rows))
         total = count_trials(self.oracle)
         if total and len(rows) < total and not (left or self.search.is_over()):
-            self.display.say(
-                f"Ended after {len(rows)} of at most {total} trials: the tuner found no further "
-                "values that had not been tried."
-            )
+            message = f"Ended after {len(rows)} of at most {total} trials: the tuner found no "
+            self.display.say(f"{message}further values that had not been tried.")
         comparison: list[dict[str, Any]] = []
         if not left:
             for checkpoints in (self.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):
@@ -138,8 +134,7 @@ class SearchRun:
             raise self.oracle.unwritten
         if len(self.oracle.end_order) != self.reported:
             self.reported = len(self.oracle.end_order)
-            if self.reported:
-                write_tables(self.folder, self.job, self.rows())
+            write_tables(self.folder, self.job, self.rows())
         self.display.update()
         return self.interrupts.asked or self.search.is_over()
 
@@ -159,13 +154,11 @@ class SearchRun:
         """Return the perplexities before and after the search, static and dynamic."""
         if self.display.show:
             print("Evaluating on both splits ...", file=sys.stderr, flush=True)
-        fixed = self.job.fixed
-        comparison = []
-        for mode in ("static", "dynamic"):
-            best = best_row(
-                row for row in rows if {**fixed, **row.drawn}.get("evaluation", "static") == mode
-            )
-            if best is None:
+        fixed, comparison = self.job.fixed, []
+        for mode in EVALUATIONS:
+            settings_of = ((row, {**fixed, **row.drawn}) for row in rows)
+            of_mode = [row for row, own in settings_of if own.get("evaluation", "static") == mode]
+            if (best := best_row(of_mode)) is None:
                 continue
             after = {**fixed, **best.drawn}
             for when, settings in (("before", {**fixed, "evaluation": mode}), ("after", after)):
@@ -206,19 +199,17 @@ class SearchRun:
             "seed": job.seed,
             "corpus": sums,
             "versions": versions(),
+            **({"comparison": comparison} if comparison else {}),
+            **({"left_out": left_out} if left_out else {}),
         }
-        others = {"comparison": comparison, "left_out": left_out}
-        results |= {name: value for name, value in others.items() if value}
         write_whole(self.folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
     def _failure(self, rows: list[Row]) -> str:
         """Return the error message of a search without a completed trial."""
-        failed = [row for row in rows if row.status == "failed"]
-        if failed:
+        if failed := [row for row in rows if row.status == "failed"]:
             subject = f"All {len(failed)} trials" if len(failed) > 1 else "The only trial"
-            rule = ""
-            if len(failed) >= oracles.FAILURES:
-                rule = f", and a search ends if its first {oracles.FAILURES} do"
+            ends = f", and a search ends if its first {oracles.FAILURES} do"
+            rule = ends if len(failed) >= oracles.FAILURES else ""
             return f"{subject} failed{rule}. Trial {failed[0].trial}: {failed[0].message}"
         limit = " within `max_hours`" if self.search.is_over() else ""
         return f"No trial was completed{limit}. {self._how_to_continue('more time')}"
@@ -373,28 +364,28 @@ def _begin(
     for key, value in read_as.items() if opened else ():
         message = "must be left out for a job over a RUN, whose tokeniser reads the text."
         raise ArgumentError(key, message, **{key: value})
-    written = folder / CORPUS
+    written, name = folder / CORPUS, CORPUS
     before = search_folder.read_search(folder) if resume else None
-    name = CORPUS
     if isinstance(corpus, Corpus):
         loaded = corpus
     else:
-        place = str(Path(corpus).resolve()) if corpus and corpus not in corpora.NAMES else corpus
+        place = corpus or ""
+        if place and place not in corpora.NAMES:
+            place = str(Path(place).resolve())
         had_name = before is None or before.corpus not in (CORPUS, str(written.resolve()))
-        name = (place or "") if had_name and not read_as else name
+        name = place if had_name and not read_as else CORPUS
         if corpus and before and written.is_dir():  # with the tokeniser that was learnt
             loaded = search_folder.resumed_corpus(written, corpus, read_as)
         elif corpus and before and (run_of_trial := search_folder.run_of_a_trial(folder)):
             loaded = search_folder.load_corpus(corpus, job.model, run_of_trial, {})
         else:
-            loaded = search_folder.load_corpus(place or "", job.model, opened, read_as)
+            loaded = search_folder.load_corpus(place, job.model, opened, read_as)
+    hypermodel = None
+    epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
     if job.kind == "training":
         card = card_for(job.model, loaded if name == CORPUS else name)
         hypermodel = HyperModel(job, loaded, card)
         epochs = split_overrides(card, job.fixed)[1].epochs  # fails now, not in every trial
-    else:
-        hypermodel = None
-        epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
     make_oracle(job, epochs=epochs)  # raises before anything is written
     state = Search(
         folder=folder,

@@ -40,9 +40,8 @@ def write_task(folder: Path, task: Task) -> None:
 
 def read_outcome(folder: Path) -> dict[str, Any] | None:
     """Return the outcome of the trial in `folder`, None if it has not ended."""
-    if not (folder / OUTCOME).is_file():
-        return None
-    return read_json(folder / OUTCOME)
+    path = folder / OUTCOME
+    return read_json(path) if path.is_file() else None
 
 
 def failed(message: str) -> dict[str, Any]:
@@ -62,8 +61,7 @@ def read_epochs(folder: Path) -> list[dict[str, float]]:
 
 def read_progress(folder: Path) -> dict[str, Any]:
     """Return best perplexity and epoch so far, number of epochs and seconds; {} without any."""
-    epochs = read_epochs(folder)
-    if not epochs:
+    if not (epochs := read_epochs(folder)):
         return {}
     best = min(epochs, key=lambda epoch: epoch["val_perplexity"])
     return {

@@ -28,7 +28,7 @@ from dualnet.requests import DynamicEvaluating
 from dualnet.runs import Run, read_card
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning import trial
-from dualnet.tuning.budget import solve
+from dualnet.tuning.budget import solved
 from dualnet.tuning.job import CORPUS
 from dualnet.tuning.job_checks import evaluation_of
 from dualnet.tuning.search_folder import Search, read_corpus, read_search
@@ -75,11 +75,11 @@ def _run(folder: Path) -> int:
     except Exception as error:
         if is_full(error):
             raise
-        if isinstance(error, (ValueError, OSError, ImportError)):  # dualnet's, with a way out
-            outcome = trial.failed(str(error))
-        else:  # a backend's
+        message = str(error)
+        if not isinstance(error, (ValueError, OSError, ImportError)):  # a backend's
             traceback.print_exc()
-            outcome = trial.failed(f"{type(error).__name__}: {error}")
+            message = f"{type(error).__name__}: {error}"
+        outcome = trial.failed(message)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     outcome.setdefault("seconds", time.monotonic() - start)
     write_whole(folder / trial.OUTCOME, json.dumps(outcome, indent=2) + "\n")
@@ -127,7 +127,10 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
             pass
     corpus = read_corpus(search.folder / CORPUS)
     resume = (run / "card.toml").is_file()
+    card = search.card(corpus) if job.kind == "training" else None
     settings = {} if resume else dict(task.settings)  # a resumed run keeps its settings
+    if card and not resume:
+        settings = solved(job, card, settings, len(corpus.vocabulary))
     if task.epochs is not None:
         settings["epochs"] = task.epochs
     settings |= {
@@ -139,16 +142,10 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
         "checkpoint_steps": search.checkpoint_steps,
         "stop": _stop_rule(folder) if job.early_stopping == "median" else None,
     }
-    if job.kind == "gate":
-        result = training.train_gate(search.run, corpus, **settings)
-    else:
-        card = search.card(corpus)
-        if job.parameters is not None and not resume:
-            size = len(corpus.vocabulary)
-            settings[job.solve_for] = solve(
-                card, task.settings, job.parameters, job.solve_for, vocabulary_size=size
-            )
+    if card:
         result = training.train(card, corpus, **settings)
+    else:
+        result = training.train_gate(search.run, corpus, **settings)
     ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
     parameters = result.model.count_params()
     known = {"status": "completed", "ended": ended, "parameters": parameters}

@@ -122,7 +122,7 @@ class SafeOracle(Oracle):
 
     def reload(self):
         super().reload()  # queues all trials under way to be run again
-        for trial_id in [trial_id for trial_id in self.trials if trial_id not in self.start_order]:
+        for trial_id in self.trials.keys() - {*self.start_order}:
             # Killed between writing the trial's file and the oracle's: no worker received it.
             shutil.rmtree(self._get_trial_dir(trial_id))
             del self.trials[trial_id]

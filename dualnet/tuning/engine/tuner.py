@@ -113,7 +113,7 @@ class Tuner(BaseTuner):
             with contextlib.suppress(grpc.RpcError):
                 self.oracle.get_trial(trial_id)
 
-        if self._is_worker() and (self._heartbeat is None or not self._heartbeat.is_alive()):
+        if self.is_worker and (self._heartbeat is None or not self._heartbeat.is_alive()):
             self._heartbeat = threading.Thread(target=ask, daemon=True)
             self._heartbeat.start()
 
@@ -129,7 +129,7 @@ class Tuner(BaseTuner):
         """Write nothing: a tuner has no state, and the oracle saves itself, under its lock."""
 
     def reload(self):
-        if not self._is_worker():
+        if not self.is_worker:
             self.oracle.reload()
 
     def _get_tuner_fname(self):

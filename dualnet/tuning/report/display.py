@@ -70,9 +70,8 @@ class Display:
 
     def _summary(self, rows: Sequence[Row]) -> str:
         count = collections.Counter(row.status for row in rows)
-        of_total = f" of {self.total}" if self.total else ""
-        text = f"{count['completed']}{of_total} done, {count['running']} running, "
-        text += f"{count['failed']} failed"
+        done = f"{count['completed']}{f' of {self.total}' if self.total else ''} done"
+        text = f"{done}, {count['running']} running, {count['failed']} failed"
         if best := best_row(rows):
             text += f", best {best.val_perplexity:.2f} (trial {best.trial})"
         return f"{text}, {self._time_left(count['completed'] + count['failed'])} left"
@@ -100,10 +99,9 @@ class Display:
         for column in ("trial", "status", "epoch", "valid", *["bits/byte"] * has_bits):
             table.add_column(column, no_wrap=True)
         table.add_column("settings", min_width=8, ratio=1)
-        completed, running, failed = (
-            [row for row in rows if row.status == status]
-            for status in ("completed", "running", "failed")
-        )
+        running = [row for row in rows if row.status == "running"]
+        failed = [row for row in rows if row.status == "failed"]
+        completed = [row for row in rows if row.status == "completed"]
         best = sorted(completed, key=lambda row: row.val_perplexity or math.inf)[:SHOWN]
         for row in [*running, *best, *failed[-2:]]:
             text = row.message if row.status == "failed" else _settings_text(row.drawn)

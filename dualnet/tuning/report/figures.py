@@ -49,12 +49,10 @@ def write_plots(folder: Path, job: Job, rows: Sequence[Row]) -> dict[str, str]:
     perplexities = np.array([row.val_perplexity for row in completed], np.float64)
     places = {name: axis[:number] for name, (axis, _) in axes.items()}
     varied = {name: axis for name, axis in places.items() if len(set(map(str, axis))) > 1}
-    reason = ""
     if number < LEAST:
-        reason = f"it needs {LEAST} completed trials, and there are {number}"
-    elif not varied or perplexities.min() <= 0 or np.ptp(perplexities) == 0:
+        return {IMPORTANCE: f"it needs {LEAST} completed trials, and there are {number}"}
+    if not varied or perplexities.min() <= 0 or np.ptp(perplexities) == 0:
         reason = "the completed trials do not differ in their settings or their perplexity"
-    if reason:
         return {IMPORTANCE: reason}
     limit = limit_of(perplexities)
     bars, r2 = importances(varied, np.log(np.minimum(perplexities, limit)))

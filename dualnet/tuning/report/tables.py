@@ -186,11 +186,11 @@ def _corpus_options(written: Path, table: Mapping[str, Any]) -> list[str]:
         return []
     options = ["--corpus", table["name"] if is_named else table["source"]]
     if not is_named or LEARNT & read_as.keys():  # the very units
-        read_as = {key: value for key, value in read_as.items() if key not in LEARNT}
         options += ["--tokenizer", str(tokenizer_file(written))]
-    for key, value in read_as.items():
-        values = value if isinstance(value, (list, tuple)) else [value]
-        options += [f"--{key}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)]
+    if "documents" in read_as:
+        options += ["--documents", read_as["documents"]]
+    if "fractions" in read_as:
+        options += ["--fractions", *(f"{share:g}" for share in read_as["fractions"])]
     return options
 
 
