@@ -44,10 +44,8 @@ def texts_of(
     names = columns_of(value)
     if names is not None:
         if column is None:
-            raise ArgumentError(
-                name, f"must be texts, or a table with `column`. Received: a table of {names}.",
-                " Name the column that holds the texts.",
-            )  # fmt: skip
+            received = f"Received: a table of {names}. Name the column that holds the texts."
+            raise ArgumentError(name, f"must be texts, or a table with `column`. {received}")
         value = column_of(value, names, column, name=column_name)
     elif column is not None:
         message = "is for a table, such as a DataFrame."
@@ -131,13 +129,10 @@ def to_frame(rows: Iterable[Mapping[str, Any]], labels: Any = None) -> Any:
 def to_arrow(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Any]) -> Any:
     """Return the `pyarrow.Table` of `rows`, whose `columns` are of these kinds."""
     with extra("parquet", "Tables of Arrow and Parquet need pyarrow"):
-        import pyarrow
-    kinds = {
-        int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(),
-        bool: pyarrow.bool_(),
-    }  # fmt: skip
+        import pyarrow as pa
+    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
     types = {
-        name: pyarrow.list_(kinds[inner[0]]) if (inner := typing.get_args(kind)) else kinds[kind]
+        name: pa.list_(kinds[inner[0]]) if (inner := typing.get_args(kind)) else kinds[kind]
         for name, kind in columns.items()
     }
-    return pyarrow.Table.from_pylist([*rows], pyarrow.schema(types))
+    return pa.Table.from_pylist([*rows], pa.schema(types))

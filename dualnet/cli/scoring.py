@@ -13,18 +13,11 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import sha256_of
+from dualnet._files import check_output_file, sha256_of
 from dualnet.cli import console
 from dualnet.cli.command import Options, argument
 from dualnet.cli.evaluating import learning_of, little_gain
-from dualnet.cli.options import (
-    AdaptingOptions,
-    OfRun,
-    OfTexts,
-    check_file,
-    name_of,
-    open_language_model,
-)
+from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, name_of, open_language_model
 from dualnet.cli.outputs import FORMATS, Output
 from dualnet.corpora.records import WHOLE, Block, Record, Records
 from dualnet.corpora.sentence_pairs import files_of_pairs, pair_of
@@ -54,7 +47,7 @@ def check_output(name: str, value: str) -> None:
         required = f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format."
         raise ArgumentError(name, required, **{name: value})
     if not value.endswith(".parquet"):
-        check_file(name, value)
+        check_output_file(f"--{name}", value)
 
 
 class Streaming(Options):

@@ -41,10 +41,9 @@ class Causality:
         if self.causal:
             return f"Causal, as far as {len(self.positions)} positions show."
         if self.changed is not None:
-            return (
-                f"Looks ahead: the score of token {self.moved} moves by up to "
-                f"{self.difference:.2g} nats with the tokens from {self.changed} on."
-            )
+            moves = f"moves by up to {self.difference:.2g} nats"
+            by = f"with the tokens from {self.changed} on"
+            return f"Looks ahead: the score of token {self.moved} {moves} {by}."
         if self.moved is not None:
             return f"The probabilities of token {self.moved} do not sum to 1: {self.excess:+.2g}."
         return f"Not a function: the same tokens get other scores, by {self.difference:.2g} nats."
