@@ -24,16 +24,14 @@ class Texts(NamedTuple):
     is_one: bool
 
 
-def texts_of(
-    name: str, value: Any, column: str | None = None, *, column_name: str = "column"
-) -> Texts:
+def texts_of(name: str, value: Any, column: str | None = None, *, called: str = "column") -> Texts:
     """Return the texts that the argument `name` holds.
 
     Args:
         value: str; a sequence, NumPy array or pandas column of str; or, with `column`, a table: a
             DataFrame or a dict of columns.
         column: Name of the column of a table that has the texts.
-        column_name: Name of the argument that is `column`, for errors.
+        called: Name of the argument that is `column`, for errors.
 
     Example:
 
@@ -46,7 +44,7 @@ def texts_of(
         if column is None:
             received = f"Received: a table of {names}. Name the column that holds the texts."
             raise ArgumentError(name, f"must be texts, or a table with `column`. {received}")
-        value = column_of(value, names, column, name=column_name)
+        value = column_of(value, names, column, name=called)
     elif column is not None:
         message = "is for a table, such as a DataFrame."
         raise ArgumentError("column", f"{message} Received: column={column!r} without one.")

@@ -197,11 +197,10 @@ def check_translators(models: Sequence[Any]) -> None:
     """Raise `ArgumentError` unless `models` translate into one vocabulary."""
     for model in models:
         if not isinstance(model, TranslationModel):
-            received = (
-                f"Received: {getattr(model, 'name', model)!r} of type {type(model).__name__}."
-            )
+            which = f"{getattr(model, 'name', model)!r} of type {type(model).__name__}"
             way_out = " Train one with `dualnet train encdec --pairs FOLDER`."
-            raise ArgumentError("model", f"must be a model that translates. {received}", way_out)
+            required = "must be a model that translates."
+            raise ArgumentError("model", f"{required} Received: {which}.", way_out)
         if model.vocabulary is None or model.source_vocabulary is None:
             required = "must have `vocabulary` and `source_vocabulary`."
             way_out = "Set them, or train it on a corpus of pairs."

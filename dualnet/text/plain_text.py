@@ -58,11 +58,9 @@ def check_text(name: str, text: str) -> str:
         raise ArgumentError(name, f"must be text. Received: {reprlib.repr(text)}.")
     surrogate = None if text.isascii() else SURROGATE.search(text)
     if surrogate:
-        received = f"{surrogate[0]!r} at character {surrogate.start()}, half of a surrogate pair"
+        which = f"{surrogate[0]!r} at character {surrogate.start()}, half of a surrogate pair"
         way_out = " Read the text with encoding='utf-8'."
-        raise ArgumentError(
-            name, f"must be text that UTF-8 can hold. Received: {received}.", way_out
-        )
+        raise ArgumentError(name, f"must be text that UTF-8 can hold. Received: {which}.", way_out)
     return text
 
 
