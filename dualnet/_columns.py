@@ -24,16 +24,14 @@ class Texts(NamedTuple):
     is_one: bool
 
 
-def texts_of(
-    name: str, value: Any, column: str | None = None, *, column_name: str = "column"
-) -> Texts:
+def texts_of(name: str, value: Any, column: str | None = None, *, called: str = "column") -> Texts:
     """Return the texts that the argument `name` holds.
 
     Args:
         value: str; a sequence, NumPy array or pandas column of str; or, with `column`, a table: a
             DataFrame or a dict of columns.
         column: Name of the column of a table that has the texts.
-        column_name: Name of the argument that is `column`, for errors.
+        called: Name of the argument that is `column`, for errors.
 
     Example:
 
@@ -44,11 +42,9 @@ def texts_of(
     names = columns_of(value)
     if names is not None:
         if column is None:
-            raise ArgumentError(
-                name, f"must be texts, or a table with `column`. Received: a table of {names}.",
-                " Name the column that holds the texts.",
-            )  # fmt: skip
-        value = column_of(value, names, column, name=column_name)
+            received = f"Received: a table of {names}. Name the column that holds the texts."
+            raise ArgumentError(name, f"must be texts, or a table with `column`. {received}")
+        value = column_of(value, names, column, name=called)
     elif column is not None:
         message = "is for a table, such as a DataFrame."
         raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
@@ -131,13 +127,10 @@ def to_frame(rows: Iterable[Mapping[str, Any]], labels: Any = None) -> Any:
 def to_arrow(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Any]) -> Any:
     """Return the `pyarrow.Table` of `rows`, whose `columns` are of these kinds."""
     with extra("parquet", "Tables of Arrow and Parquet need pyarrow"):
-        import pyarrow
-    kinds = {
-        int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(),
-        bool: pyarrow.bool_(),
-    }  # fmt: skip
+        import pyarrow as pa
+    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
     types = {
-        name: pyarrow.list_(kinds[inner[0]]) if (inner := typing.get_args(kind)) else kinds[kind]
+        name: pa.list_(kinds[inner[0]]) if (inner := typing.get_args(kind)) else kinds[kind]
         for name, kind in columns.items()
     }
-    return pyarrow.Table.from_pylist([*rows], pyarrow.schema(types))
+    return pa.Table.from_pylist([*rows], pa.schema(types))

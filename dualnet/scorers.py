@@ -54,9 +54,7 @@ class TextScorer:
             "words": list[str], "log_probabilities": list[float],
         }  # fmt: skip
         if model.vocabulary is not None and model.vocabulary.kind != "words":
-            self.columns |= {
-                "whole_words": list[str], "whole_word_log_probabilities": list[float],
-            }  # fmt: skip
+            self.columns |= {"whole_words": list[str], "whole_word_log_probabilities": list[float]}
 
     @property
     def tokens(self) -> int:

@@ -174,9 +174,7 @@ def curves(options: Curves) -> None:
     }
     if options.output is not None:
         dualnet.analysis.plot_learning_curves(runs, options.output, split="both")
-    result = {
-        run: {split: of_runs[run].tolist() for split, of_runs in figures.items()} for run in runs
-    }
+    result = {run: {split: of[run].tolist() for split, of in figures.items()} for run in runs}
     rows = [
         [str(epoch), f"{train:.2f}", f"{valid:.2f}", run]
         for run, values in result.items()

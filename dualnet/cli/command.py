@@ -105,14 +105,12 @@ def _add_option(group: Any, field: dataclasses.Field[Any], text: str) -> None:
     own, default = option_of(field), default_of(field)
     kind = kind_of(field).removesuffix(" | None")
     option: dict[str, Any] = {"default": None if default is dataclasses.MISSING else default}
+    items = re.match(r"(?:list|Sequence)\[(\w+)\]", kind)
+    option |= TYPES.get(items[1] if items else kind, {})
     if kind == "bool":
         option["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
-    elif items := re.match(r"(?:list|Sequence)\[(\w+)\]", kind):
-        option |= TYPES.get(items[1], {})
-        if not own.keys() & {"action", "nargs"}:
-            option |= {"action": "extend", "nargs": "+"}
-    else:
-        option |= TYPES.get(kind, {})
+    elif items and not own.keys() & {"action", "nargs"}:
+        option |= {"action": "extend", "nargs": "+"}
     option |= own
     completer, positional = option.pop("completer", None), option.pop("positional", False)
     names = option.pop("flags", flags_of(field))

@@ -2,31 +2,25 @@
 
 import itertools
 import math
+import operator
 import re
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import sha256_of
+from dualnet._files import check_output_file, sha256_of
 from dualnet.cli import console
 from dualnet.cli.command import Options, argument
 from dualnet.cli.evaluating import learning_of, little_gain
-from dualnet.cli.options import (
-    AdaptingOptions,
-    OfRun,
-    OfTexts,
-    check_file,
-    name_of,
-    open_language_model,
-)
+from dualnet.cli.options import AdaptingOptions, OfRun, OfTexts, name_of, open_language_model
 from dualnet.cli.outputs import FORMATS, Output
-from dualnet.corpora.records import WHOLE, Block, Record, Records
+from dualnet.corpora.records import WHOLE, Block, Records
 from dualnet.corpora.sentence_pairs import files_of_pairs, pair_of
 from dualnet.requests import RULES, Scoring, Surprising
 from dualnet.runs import Run
@@ -37,6 +31,7 @@ from dualnet.text.plain_text import tokenisation_warning
 WARNING_TEXTS = 1000  # that decide whether to warn of untokenised text
 # Of the options: what the rows depend on, beside the model and the input.
 DECISIVE = {"format", "shard", "temperature", "entropy", "words", "split_punctuation"}
+TEXT = operator.attrgetter("text")
 Blocks = Iterator[tuple[Block, list[dict[str, Any]]]]  # with the rows of each
 
 
@@ -54,7 +49,7 @@ def check_output(name: str, value: str) -> None:
         required = f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format."
         raise ArgumentError(name, required, **{name: value})
     if not value.endswith(".parquet"):
-        check_file(name, value)
+        check_output_file(f"--{name}", value)
 
 
 class Streaming(Options):
@@ -192,22 +187,14 @@ def _output(options: Any, run: Run, records: Records, scorer: Any) -> Output | N
     if options.output is None:
         return None
     weights = run.path / WEIGHTS if run.is_folder else run.path
-    settings = {
-        **{name: value for name, value in options.changed().items() if name in DECISIVE},
-        "bytes": records.size(unpack=False),
-        "weights": sha256_of(weights),
-    }
+    settings = {name: value for name, value in options.changed().items() if name in DECISIVE}
+    settings |= {"bytes": records.size(unpack=False), "weights": sha256_of(weights)}
     path, resume = Path(options.output), options.resume
     return Output(path, scorer, settings, shard=options.part(), resume=resume)
 
 
 def _scored(
-    options: Streaming,
-    records: Records,
-    scorer: Any,
-    item: Callable[[Record], Any] = lambda record: record.text,
-    *,
-    after: int = 0,
+    options: Streaming, records: Records, scorer: Any, item: Any = TEXT, *, after: int = 0
 ) -> Blocks:
     """Yield each block of records and its rows; `item` makes what the scorer reads of a record."""
     shows = options.output is not None or not sys.stdout.isatty()

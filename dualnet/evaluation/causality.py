@@ -41,10 +41,9 @@ class Causality:
         if self.causal:
             return f"Causal, as far as {len(self.positions)} positions show."
         if self.changed is not None:
-            return (
-                f"Looks ahead: the score of token {self.moved} moves by up to "
-                f"{self.difference:.2g} nats with the tokens from {self.changed} on."
-            )
+            moves = f"moves by up to {self.difference:.2g} nats"
+            by = f"with the tokens from {self.changed} on"
+            return f"Looks ahead: the score of token {self.moved} {moves} {by}."
         if self.moved is not None:
             return f"The probabilities of token {self.moved} do not sum to 1: {self.excess:+.2g}."
         return f"Not a function: the same tokens get other scores, by {self.difference:.2g} nats."
@@ -107,9 +106,9 @@ def check_causal(
     # The words' probabilities at a position are given before its token is known.
     begin = 1 + missing if first.ndim == 1 else max(missing, 1)
     spread = np.linspace(len(tokens) - 1, begin, min(positions, len(tokens)))
-    tried = np.unique(spread.astype(int))[::-1]
-    tried = tried[tried < len(tokens)]
-    for position in tried.tolist():
+    unique = np.unique(spread.astype(int))[::-1]
+    tried = tuple(unique[unique < len(tokens)].tolist())
+    for position in tried:
         changed = tokens.copy()
         # Another one of `words`, at each place.
         shifts = random.integers(1, len(words), size=len(tokens) - position)
@@ -120,12 +119,10 @@ def check_causal(
         changes = _changes(first[:known], new[:known])
         moved = np.flatnonzero(~(changes <= tolerance))
         if len(moved):
-            return Causality(
-                False, position, int(moved[0]) + missing, float(changes.max()), excess,
-                tuple(tried.tolist()),
-            )  # fmt: skip
+            place = int(moved[0]) + missing
+            return Causality(False, position, place, float(changes.max()), excess, tried)
         difference = max(difference, float(changes.max(initial=0)))
-    return Causality(True, difference=difference, excess=excess, positions=tuple(tried.tolist()))
+    return Causality(True, difference=difference, excess=excess, positions=tried)
 
 
 def _scores(scorer: Callable[[np.ndarray], Any], tokens: np.ndarray) -> np.ndarray:

@@ -178,10 +178,8 @@ def minimal_pairs(
         for side, sentence in enumerate((pair.good, pair.bad)):
             ids = vocabulary.encode(sentence)
             if not len(ids):
-                raise ValueError(
-                    f"Each sentence must hold a token. Received: {sentence!a} in {pair.place}, "
-                    f"which {vocabulary!r} reads as none."
-                )
+                received = f"{sentence!a} in {pair.place}, which {vocabulary!r} reads as none"
+                raise ValueError(f"Each sentence must hold a token. Received: {received}.")
             tokens += len(ids)
             unknown += int((ids == vocabulary.unk_id).sum()) if vocabulary.unk_id is not None else 0
             place = places.setdefault(ids.tobytes(), len(streams))

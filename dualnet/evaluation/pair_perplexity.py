@@ -65,9 +65,7 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     )
 
 
-def target_losses(
-    model: TranslationModel, sources: Rows, targets: Rows, temperature: float
-) -> Rows:
+def pair_losses(model: TranslationModel, sources: Rows, targets: Rows, temperature: float) -> Rows:
     """Return -log p, in nats, of the ids of each target and of `<eos>` after them.
 
     `sources` and `targets` are int arrays; logits are divided by the `temperature`.

@@ -13,7 +13,7 @@ from dualnet.builders import LanguageModel, TranslationModel, questions, reader_
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, Totals, totals_of
-from dualnet.evaluation.pair_perplexity import target_losses
+from dualnet.evaluation.pair_perplexity import pair_losses
 from dualnet.evaluation.words import words_of
 from dualnet.requests import Scoring
 from dualnet.text import Tokenizer
@@ -144,7 +144,7 @@ def scores_of(
     words = [words_of(vocabulary, item) for item in texts]
     if isinstance(model, TranslationModel):
         ids = [item.ids for item in words]
-        losses = target_losses(model, sources, ids, temperature)
+        losses = pair_losses(model, sources, ids, temperature)
         words = [item.ended(eos_id) for item in words]
     else:
         streams = [np.append(np.int32(eos_id), item.ids) for item in words]
@@ -182,7 +182,7 @@ def _sides(model: Any, text: Any, texts: list[str], source: Any) -> Sides:
         raise ArgumentError("model", message)
     is_column = columns_of(text) is not None and isinstance(source, str)
     given = (text, source) if is_column else (source,)
-    source_texts = texts_of("source", *given, column_name="source").texts
+    source_texts = texts_of("source", *given, called="source").texts
     if len(source_texts) != len(texts):
         message = f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
         raise ArgumentError("source", message)

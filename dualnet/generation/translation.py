@@ -202,12 +202,10 @@ def check_translators(models: Sequence[Any]) -> None:
     """Raise `ArgumentError` unless `models` translate into one vocabulary."""
     for model in models:
         if not isinstance(model, TranslationModel):
-            raise ArgumentError(
-                "model",
-                "must be a model that translates. Received: "
-                f"{getattr(model, 'name', model)!r} of type {type(model).__name__}. Train one "
-                "with `dualnet train encdec --pairs FOLDER`.",
-            )
+            which = f"{getattr(model, 'name', model)!r} of type {type(model).__name__}"
+            way_out = " Train one with `dualnet train encdec --pairs FOLDER`."
+            required = "must be a model that translates."
+            raise ArgumentError("model", f"{required} Received: {which}.", way_out)
         if model.vocabulary is None or model.source_vocabulary is None:
             required = "must have `vocabulary` and `source_vocabulary`."
             way_out = "Set them, or train it on a corpus of pairs."

@@ -121,11 +121,10 @@ def rescored(
     if (carry or adapt) and not readers:
         required = "must be False without a language model. Received: True."
         raise ArgumentError("adapt" if adapt else "carry", required)
-    for scorer in readers if adapt else []:
-        check_sentences(scorer.model)
     lists = _with_sources(nbest, sources)
     with contextlib.ExitStack() as stack:
         for scorer in readers if adapt else []:
+            check_sentences(scorer.model)
             of_all = not isinstance(statistics, Mapping)
             of_model = statistics if of_all else statistics.get(scorer.name)
             context = learning(scorer.model, request, statistics=of_model, by_text=True)

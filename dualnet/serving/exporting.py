@@ -375,10 +375,9 @@ def _explained(name: str, path: Path) -> Iterator[None]:
         # Of TensorFlow: "{{node ...}} FILE; No space left on device [Op:SaveV2]"
         text = str(getattr(error, "message", error))
         reason = getattr(error, "strerror", None) or re.sub(r"(?s).*; | \[Op:.*", "", text)
-        raise (type(error) if isinstance(error, OSError) else OSError)(
-            f"`{name}` must be a place where files can be written. Received: {str(path)!r} "
-            f"({reason}). Choose another place."
-        ) from None
+        required = f"`{name}` must be a place where files can be written."
+        message = f"{required} Received: {str(path)!r} ({reason}). Choose another place."
+        raise (type(error) if isinstance(error, OSError) else OSError)(message) from None
 
 
 def _unfinished_prefix(path: Path) -> str:

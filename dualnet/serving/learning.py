@@ -39,12 +39,10 @@ class Memories:
         which = adapted(model, request.learn)
         self.graph, self.lesson = which.graph, Lesson(model, which, "sgd")
         if not (self.lesson.by_row and self.lesson.masked):
-            required = (
-                "must name weights that learn for each row of a batch: 'connection', 'matrix', "
-                "'matrix:RANK', 'output_bias' or several of them, in a model without a cache or a "
-                "core of your own."
-            )
-            raise ArgumentError("learn", required, learn=request.learn)
+            names = "'connection', 'matrix', 'matrix:RANK', 'output_bias' or several of them"
+            required = f"must name weights that learn for each row of a batch: {names}, in a model"
+            others = "without a cache or a core of your own."
+            raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
         settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
         teaching = with_own_settings(model, Teaching.of(settings), by_text=False)
         if teaching.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel

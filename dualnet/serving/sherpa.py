@@ -47,12 +47,9 @@ class TokenMap:
 
     def summary(self) -> str:
         """Return a line about what tokens and units do not share."""
-        unknown = f"{len(self.unknown)}{_some(self.unknown)}"
-        unused = f"{len(self.unused)}{_some(self.unused)}"
-        return (
-            f"Tokens: {len(self.scored)}; unknown to the model: {unknown}. "
-            f"Units of the model that are no token: {unused}."
-        )
+        unknown = f"unknown to the model: {len(self.unknown)}{_some(self.unknown)}"
+        unused = f"Units of the model that are no token: {len(self.unused)}{_some(self.unused)}"
+        return f"Tokens: {len(self.scored)}; {unknown}. {unused}."
 
 
 @checked
@@ -117,12 +114,10 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
         scored.append(unit)
     place = f"Received: {os.fspath(tokens)!r}"
     if not matched:
-        raise ArgumentError(
-            "tokens",
-            f"must be a file with units of the model{_some(tokenizer.words)}. {place}, whose "
-            f"{len(names)} tokens{_some(names)} are none of them. Train the model on text in the "
-            "recogniser's units.",
-        )
+        required = f"must be a file with units of the model{_some(tokenizer.words)}."
+        received = f"{place}, whose {len(names)} tokens{_some(names)} are none of them."
+        way_out = " Train the model on text in the recogniser's units."
+        raise ArgumentError("tokens", f"{required} {received}", way_out)
     if unknown and unk_id is None:
         required = "must be a file with units of the model alone, since it has no <unk>."
         received = f"{place}, where {len(unknown)} are others{_some(unknown)}."

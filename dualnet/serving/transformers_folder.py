@@ -1,7 +1,9 @@
 """A folder that Hugging Face's library `transformers` opens, by way of `dualnet.transformers`."""
 
+import itertools
 import json
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +89,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     library = _library(tokenizer)
     data = json.loads(library.to_str())
     names: dict[int | None, str] = {i: unit for unit, i in library.get_vocab().items()}
-    pad_id, pad = len(tokenizer), "<pad>"
-    while pad in names.values():
-        pad = f"<{pad}>"
-    names[pad_id] = pad
+    pad_id, pad = len(tokenizer), _padding(names.values())
     added = {token["id"]: token for token in data["added_tokens"]}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "special": True}
     added[pad_id] = {"id": pad_id, "content": pad, "normalized": False, **flags}
@@ -108,16 +107,19 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
 def _write_sentencepiece(folder: Path, tokenizer: SentencePieceTokenizer) -> None:
     """Write `tokenizer` as a `DualnetTokenizer`."""
     tokenizer.save(folder / tokenizer.file_name)
-    pad = "<pad>"
-    while pad in tokenizer:
-        pad = f"<{pad}>"
     config = {
         "tokenizer_class": TOKENIZER,
         "auto_map": {"AutoTokenizer": [f"{MODELING}.{TOKENIZER}", None]},
         "documents": tokenizer.documents,
         "lowercase": tokenizer.lowercase,
     }
-    _write_config(folder, config, EOS, UNK, pad)
+    _write_config(folder, config, EOS, UNK, _padding(tokenizer))
+
+
+def _padding(units: Collection[str]) -> str:
+    """Return "<pad>", or "<<pad>>" and so on, which is none of `units`."""
+    pads = ("<" * depth + "pad" + ">" * depth for depth in itertools.count(1))
+    return next(pad for pad in pads if pad not in units)
 
 
 def _write_config(

@@ -342,6 +342,7 @@ class ByteTokenizer(Tokenizer):
     file_name: ClassVar[str] = "tokenizer.json"
     eos_id: ClassVar[int] = BYTE_EOS
     unk_id: ClassVar[None] = None
+    sha256: ClassVar[str] = hashlib.sha256(b"dualnet bytes 1").hexdigest()
     loses: ClassVar[str] = ""
 
     @functools.cached_property
@@ -349,10 +350,6 @@ class ByteTokenizer(Tokenizer):
         """The bytes as they are shown: those of ASCII as characters, others as in "\\xe4"."""
         shown = [bytes([i]).decode(errors="backslashreplace") for i in range(256)]
         return (*shown, EOS)
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        return hashlib.sha256(b"dualnet bytes 1").hexdigest()
 
     @functools.cached_property
     def _spelt(self) -> list[bytes]:

@@ -58,11 +58,9 @@ def check_text(name: str, text: str) -> str:
         raise ArgumentError(name, f"must be text. Received: {reprlib.repr(text)}.")
     surrogate = None if text.isascii() else SURROGATE.search(text)
     if surrogate:
-        raise ArgumentError(
-            name,
-            f"must be text that UTF-8 can hold. Received: {surrogate[0]!r} at character "
-            f"{surrogate.start()}, half of a surrogate pair. Read the text with encoding='utf-8'.",
-        )
+        which = f"{surrogate[0]!r} at character {surrogate.start()}, half of a surrogate pair"
+        way_out = " Read the text with encoding='utf-8'."
+        raise ArgumentError(name, f"must be text that UTF-8 can hold. Received: {which}.", way_out)
     return text
 
 
@@ -96,10 +94,9 @@ def check_line_ends(path: StrPath) -> None:
                 return
             has_return = has_return or b"\r" in data
     if has_return:
-        raise ValueError(
-            f"The lines of a text file must end in LF or CRLF. Received: {os.fspath(path)!r}, "
-            "whose lines end in CR alone. Convert it, e.g. with tr '\\r' '\\n'."
-        )
+        required = "The lines of a text file must end in LF or CRLF."
+        way_out = "whose lines end in CR alone. Convert it, e.g. with tr '\\r' '\\n'."
+        raise ValueError(f"{required} Received: {os.fspath(path)!r}, {way_out}")
 
 
 def blocks(
