@@ -219,3 +219,8 @@ def sha256_of(path: StrPath) -> str:
     """Return the SHA-256 of the file `path` as hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_data(data: Any) -> str:
+    """Return the SHA-256 of `data` as JSON, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -80,6 +80,15 @@ class Run:
         path = shipped.find_run(path)
         return cls(path, _read_card_table(path))
 
+    @classmethod
+    def open_language_model(cls, path: StrPath) -> Run:
+        """Open the RUN folder of a language model, which the argument `run` must be."""
+        run = cls.open_folder(path)
+        if run.translates:
+            received = f"Received: {os.fspath(path)!r}, which translates."
+            raise ArgumentError("run", f"must be of a language model. {received}")
+        return run
+
     @property
     def is_folder(self) -> bool:
         return bool(self.table)

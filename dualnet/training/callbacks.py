@@ -76,14 +76,11 @@ class Callbacks:
 
     @property
     def state(self) -> State:
-        return {
-            name: {
-                key: json.loads(text)
-                for key, text in _plain(callback).items()
-                if text != self.at_first[name].get(key)
-            }
-            for name, callback in self.named.items()
-        }
+        state: State = {}
+        for name, callback in self.named.items():
+            changed = _plain(callback).items() - self.at_first[name].items()
+            state[name] = {key: json.loads(text) for key, text in sorted(changed)}
+        return state
 
     @state.setter
     def state(self, state: State) -> None:

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,7 +13,7 @@ import keras
 from dualnet import zoo
 from dualnet._checks import ArgumentError, StrPath, check_count, checked
 from dualnet._contexts import dtype_policy
-from dualnet._files import claim, is_used, read_json, remove_unfinished
+from dualnet._files import claim, is_used, read_json, remove_unfinished, sha256_of_data
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card, with_vocabulary_size
 from dualnet.corpora import Corpus, PairCorpus
@@ -66,6 +64,16 @@ class Request:
         return not self.weights and not isinstance(self.name, Card) and bool(card_of_run(self.name))
 
 
+def request_of(
+    output: StrPath, name: StrPath | Card, corpus: AnyCorpus | str, seed: int | None,
+    weights: StrPath | None, settings: Mapping[str, Any],
+) -> Request:  # fmt: skip
+    """Return the request of these arguments of `train`."""
+    read_as, overrides = initial_weights.reading(corpus, settings)
+    source = "" if weights is None else source_of(weights)
+    return Request(Path(output), name, corpus, seed, source, overrides, read_as)
+
+
 def check_seed(seed: int) -> int:
     """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
     check_count("seed", seed, least=0)
@@ -113,23 +121,15 @@ def begin(request: Request) -> Iterator[Start]:
         config = fit_to_corpus(config, recipe, corpus, overrides)
         is_published = isinstance(corpus, PairCorpus) and published.corpus == corpus.name
         if is_published and config["vocabulary_size"] != units:
-            warnings.warn(
-                f"The card of {published.name!r} for {corpus.name!r} has {units} units, and the "
-                f"tokeniser of these pairs {config['vocabulary_size']}: the model is another one. "
-                f"To have as many, give the tokeniser bpe:{units}.",
-                stacklevel=2,
-            )
-    card = dataclasses.replace(
-        published,
-        note="",
-        seed=seed,
-        weights=weights,
-        corpus=corpus.name,
-        lowercase=corpus.lowercase,
-        trained_on=run_folder.corpus_table(corpus),
-        config=config,
-        recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
-    )
+            message = f"The card of {published.name!r} for {corpus.name!r} has {units} units, and "
+            message += f"the tokeniser of these pairs {config['vocabulary_size']}: the model is "
+            message += f"another one. To have as many, give the tokeniser bpe:{units}."
+            warnings.warn(message, stacklevel=2)
+    settings = {**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)}
+    read_as = {"corpus": corpus.name, "lowercase": corpus.lowercase}
+    changes: dict[str, Any] = {**read_as, "trained_on": run_folder.corpus_table(corpus)}
+    changes |= {"note": "", "seed": seed, "weights": weights, "config": config, "recipe": settings}
+    card = dataclasses.replace(published, **changes)
     start = _prepare(request, card, recipe, corpus, source)
     del source  # frees its memory
     with claim(start.folder, holds="run", resume=False, may_hold=run_folder.EARLY_FILES):
@@ -244,10 +244,8 @@ def card_for(name: StrPath, corpus: Corpus | PairCorpus | str) -> Card:
     """
     corpus_name = corpus if isinstance(corpus, str) else corpus.name
     listed = zoo.card(name).corpora
-    for choice in (corpus_name, PAIRS_OF_ONES_OWN):
-        if choice in listed:
-            return zoo.card(name, choice)
-    return zoo.card(name)
+    choices = (choice for choice in (corpus_name, PAIRS_OF_ONES_OWN) if choice in listed)
+    return zoo.card(name, next(choices, None))
 
 
 @checked
@@ -286,10 +284,9 @@ def batches_of(
         message = f"The split {split!r} must hold at least {least}. Received: {len(tokens)} in"
         way_out = "Choose a smaller batch_size or a longer text."
         raise ValueError(f"{message} {corpus.source!r}. {way_out}")
-    settings = {name: getattr(recipe, name) for name in ("batch_size", "sequence_length")}
-    if seed is not None:
-        settings |= {name: getattr(recipe, name) for name in RANDOM} | {"seed": seed}
-    return corpus.batches(split, **settings)
+    random = () if seed is None else RANDOM
+    settings = recipe.given(("batch_size", "sequence_length", *random))
+    return corpus.batches(split, seed=seed or 0, **settings)
 
 
 def _prepare(
@@ -314,9 +311,7 @@ def _prepare(
     model.evaluation_rows.resize(recipe.batch_size)
     transferred = None
     if source is not None:
-        transferred = initial_weights.load_start(
-            source, model, card.weights, card.config, goes_on=request.goes_on
-        )
+        transferred = initial_weights.load_start(source, model, card, goes_on=request.goes_on)
     progress = Progress(run=identity(card))
     return Start(
         request.folder, card, recipe, corpus, model, train_batches, valid_batches, progress,
@@ -360,12 +355,12 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**request.overrides, **options}
+    changes = {key: settings.pop(key) for key in RESUMABLE if key in settings}
     for key, value in settings.items():
-        as_before = before.get(key) == (list(value) if isinstance(value, tuple) else value)
-        if key not in RESUMABLE and (key not in before or not as_before):
+        value = list(value) if isinstance(value, tuple) else value
+        if key not in before or before[key] != value:
             message = f"must stay {before.get(key)!r}, as when the run started, with --resume."
             raise ArgumentError(key, message, " Leave it out, or train again.", **{key: value})
-    changes = {key: value for key, value in settings.items() if key in RESUMABLE}
     resumed = dataclasses.replace(card, recipe={**card.recipe, **changes})
     _check_unfinished(folder, card, recipe_of(resumed.recipe), may_be_finished=may_be_finished)
     return resumed
@@ -376,7 +371,7 @@ def identity(card: Card) -> str:
     table = run_folder.card_table(card)  # as it is read again
     recipe = {key: value for key, value in table["recipe"].items() if key not in RESUMABLE}
     parts = [card.name, card.seed, table["config"], recipe, card.trained_on["sha256"]]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return sha256_of_data(parts)
 
 
 def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finished: bool) -> None:
@@ -384,16 +379,14 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     latest = checkpoints.peek(folder)
     history = latest.history if latest else []
     rounds = len({row["phase"] for row in history if is_round(row["phase"])})
-    epochs = recipe_of(card.recipe).epochs
-    if rounds and recipe.epochs != epochs:
+    if rounds and recipe.epochs != (epochs := recipe_of(card.recipe).epochs):
         message = f"must stay {epochs}, as when the run started: its fine-tuning has begun."
         way_out = " To train longer, set finetune_epochs, the most epochs of a round."
         raise ArgumentError("epochs", message, way_out, epochs=recipe.epochs)
     evaluated = evaluated_epochs(folder)
+    finished = evaluated >= recipe.epochs
     if latest:
         finished = evaluated == len(history) and plan(recipe, history) is None
-    else:
-        finished = evaluated >= recipe.epochs
     if may_be_finished or not evaluated or not finished:
         return
     way_out = f"To continue, give more: --epochs {evaluated + 1}."
