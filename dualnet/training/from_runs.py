@@ -97,8 +97,9 @@ def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
         raise ArgumentError("runs", message)
     first, *_ = [read_card(run) for run in runs]
     model = builders.ensemble([load(run) for run in runs])
-    own = {"name": model.name, "builder": model.builder, "config": model.arguments}
-    note = "Members: " + ", ".join(map(source_of, runs))
-    card = Card(**own, note=note, seed=0, trained_on=first.trained_on, recipe=first.recipe)
+    card = Card(
+        name=model.name, builder=model.builder, note="Members: " + ", ".join(map(source_of, runs)),
+        seed=0, trained_on=first.trained_on, config=model.arguments, recipe=first.recipe,
+    )  # fmt: skip
     write_run(Path(output), model, card, sources=runs)
     return Path(output)

@@ -97,7 +97,7 @@ def load_corpus(
     loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **read_as})
     if not match_words:
         source_vocabulary = getattr(source, "source_vocabulary", None)
-        check_vocabulary(loaded, vocabulary, source_vocabulary, "the model to start from", "RUN")
+        check_vocabulary(loaded, vocabulary, source_vocabulary, "the model to start from")
     return loaded
 
 
@@ -120,13 +120,11 @@ def load_with(
 
 
 def check_vocabulary(
-    corpus: Corpus | PairCorpus, own: Tokenizer | None, source: Tokenizer | None, owner: str,
-    path: str,
-) -> None:  # fmt: skip
+    corpus: Corpus | PairCorpus, own: Tokenizer | None, source: Tokenizer | None, owner: str
+) -> None:
     """Raise `ValueError` if `corpus` has other words than the vocabulary that `owner` has.
 
-    A corpus of pairs must have `source`, too, as the vocabulary of its source. A message calls the
-    place of the model `path`.
+    A corpus of pairs must have `source`, too, as the vocabulary of its source.
     """
     pairs = [(corpus.vocabulary, own)]
     way_out = "vocabulary=model.vocabulary"
@@ -137,7 +135,7 @@ def check_vocabulary(
         if own is not None and loaded.sha256 != own.sha256:
             message = f"must have the vocabulary of {owner}, in the same order. Received: "
             message += f"{loaded!r} where that has {own!r}. Load it with {way_out}, where model is "
-            raise ArgumentError("corpus", f"{message}dualnet.load({path}).")
+            raise ArgumentError("corpus", f"{message}dualnet.load(RUN).")
 
 
 def load_start(

@@ -190,8 +190,7 @@ def train(
                 _say_which_card(name, start.corpus.name)
             _tell_of_text(start.corpus)
         interrupts = stack.enter_context(Interrupts())
-        steps = checkpoint_steps
-        recorder = Recorder(start, interrupts, told, checkpoint_steps=steps, show=progress)
+        recorder = Recorder(start, interrupts, told, checkpoint_steps, show=progress)
         stack.callback(recorder.close)
 
         def next_epoch() -> Plan | None:
@@ -209,7 +208,7 @@ def train(
             interrupts.at_once = "Stopped during the final evaluation. Repeat it with --resume."
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
-        recorder.end()
+        told.tell("on_train_end", logs=recorder.epoch_logs)
         recorder.write_tables()  # a kill may have come between checkpoint and tables
         return _finish(start, evaluate=evaluate)
 

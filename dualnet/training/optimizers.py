@@ -68,7 +68,10 @@ class Averaging(CompiledUpdates):
     def update_all(self, grads, trainable_variables):
         super().update_all(grads, trainable_variables)
         if self.averages_on:
-            self._update_averages()
+            # "asgd" drops the first step.
+            self._update(self.averages, self.averaged_steps, dropped=int(self.average == "asgd"))
+        if self.averages_on and self.average == "two_tailed":
+            self._update(self.short_averages, self.short_steps)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         # Keras calls this after clipping.
@@ -78,12 +81,6 @@ class Averaging(CompiledUpdates):
                 for gradient, weight in zip(grads, trainable_variables)
             ]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
-
-    def _update_averages(self):
-        # "asgd" drops the first step.
-        self._update(self.averages, self.averaged_steps, dropped=int(self.average == "asgd"))
-        if self.average == "two_tailed":
-            self._update(self.short_averages, self.short_steps)
 
     def _update(self, averages, count, *, dropped=0):
         count.assign_add(1)

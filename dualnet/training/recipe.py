@@ -213,8 +213,10 @@ class Recipe(Settings):
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a fresh optimizer."""
-        clips = {name: getattr(self, name) or None for name in ("clipnorm", "global_clipnorm")}
-        settings = {"learning_rate": float(self.learning_rate), "average": self.averaging, **clips}
+        settings: dict[str, Any] = {
+            "learning_rate": float(self.learning_rate), "average": self.averaging,
+            "clipnorm": self.clipnorm or None, "global_clipnorm": self.global_clipnorm or None,
+        }  # fmt: skip
         if self.optimizer != "sgd":
             settings |= {"beta_1": self.beta_1, "epsilon": self.epsilon}
         if self.weight_decay or self.optimizer == "adamw":

@@ -52,8 +52,8 @@ class Recorder(keras.callbacks.Callback):
     """Trains and validates epoch by epoch; keeps the RUN folder and `start.progress` current."""
 
     def __init__(
-        self, start: Start, interrupts: Interrupts, callbacks: Callbacks, *, show: bool,
-        checkpoint_steps: int,
+        self, start: Start, interrupts: Interrupts, callbacks: Callbacks, checkpoint_steps: int, *,
+        show: bool,
     ) -> None:  # fmt: skip
         super().__init__()
         self.start = start
@@ -91,10 +91,6 @@ class Recorder(keras.callbacks.Callback):
         self.callbacks.begin(model, verbose=int(self.show), epochs=epochs, steps=self.steps)
         self.callbacks.state = state.callbacks
         state.stopped = bool(model.stop_training)
-
-    def end(self) -> None:
-        """Tell the callbacks that training has ended."""
-        self.callbacks.tell("on_train_end", logs=self.epoch_logs)
 
     # --- one epoch
 
@@ -177,24 +173,27 @@ class Recorder(keras.callbacks.Callback):
         if self.is_two_tailed:
             if min(history, key=lambda row: row[f"val_perplexity_{PLAIN}"]) is row:
                 write_weights(folder, model, PLAIN_WEIGHTS)
-            self._update_averages()
+            action = two_tailed.next_action(history)
+            if action == two_tailed.SHORTEN:
+                optimizer_of(model).shorten()
+            elif action != two_tailed.KEEP:
+                optimizer_of(model).empty(short_only=action == two_tailed.EMPTY_SHORT)
         self._save()
         self.write_tables(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
-        if self.show:
-            phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
-            bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
-            self.bar.update(self.task, completed=self._steps_so_far(), refresh=True)
+        phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
+        bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
+        self.bar.update(self.task, completed=self._steps_so_far(), refresh=True)
+        self._print(
+            f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity {row['perplexity']:.2f}  "
+            f"valid {row['val_perplexity']:.2f}{bleu}  {row['tokens_per_second']:,.0f} tokens/s  "
+            f"{row['seconds']:.0f} s"
+        )
+        if row["val_perplexity"] > (units := len(self.start.corpus.vocabulary)):
             self._print(
-                f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity "
-                f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}{bleu}  "
-                f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s"
+                f"Validation is worse than the uniform distribution over {units:,} units. Unless "
+                "it falls in the next epochs, try a smaller learning_rate than "
+                f"{plan.learning_rate:g}, or clip the gradients."
             )
-            if row["val_perplexity"] > (units := len(self.start.corpus.vocabulary)):
-                self._print(
-                    f"Validation is worse than the uniform distribution over {units:,} units. "
-                    "Unless it falls in the next epochs, try a smaller learning_rate than "
-                    f"{plan.learning_rate:g}, or clip the gradients."
-                )
 
     def _candidates(self, plan: Plan) -> dict[str, list[Any] | None]:
         """Return the averages to validate by name; None stands for the weights themselves."""
@@ -205,14 +204,6 @@ class Recorder(keras.callbacks.Callback):
         if int(optimizer.short_steps) != int(optimizer.averaged_steps):  # else they are equal
             candidates[SHORT] = optimizer.short_averages
         return candidates
-
-    def _update_averages(self) -> None:
-        optimizer = optimizer_of(self.start.model)
-        action = two_tailed.next_action(self.state.history)
-        if action == two_tailed.SHORTEN:
-            optimizer.shorten()
-        elif action != two_tailed.KEEP:
-            optimizer.empty(short_only=action == two_tailed.EMPTY_SHORT)
 
     def _evaluate(self, weights: list[Any] | None) -> dict[str, float]:
         """Return the validation results of the model with these weights, None for its own."""
@@ -342,22 +333,22 @@ class Recorder(keras.callbacks.Callback):
         """Print once, after some steps, about how long the epochs take."""
         now, done = time.perf_counter(), self._steps_so_far()
         began, step = self.timed_from = self.timed_from or (now, done)  # the first step compiles
-        if self.show and not self.is_timed and now - began > TIMED_SECONDS:
+        if not self.is_timed and now - began > TIMED_SECONDS:
             self.is_timed = True
-            seconds = (now - began) / (done - step) * self.steps
-            self._print(told_time(seconds, self.plan.last))
+            self._print(told_time((now - began) / (done - step) * self.steps, self.plan.last))
 
     def _report(self, figures: str) -> None:
         """Show `figures` in the bar; without a terminal as a line, the first of them at once."""
         done, now = self._steps_so_far(), time.perf_counter()
         if self.draws:
             self.bar.update(self.task, completed=done, figures=figures, refresh=True)
-        elif self.show and now - self.logged > LOG_SECONDS:
+        elif now - self.logged > LOG_SECONDS:
             self.logged = now
             self._print(f"epoch {self.plan.epoch}/{self.plan.last}  {figures}")
 
     def _print(self, line: str) -> None:
-        self.bar.console.print(line, highlight=False, soft_wrap=True)
+        if self.show:
+            self.bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _steps_so_far(self) -> int:
         return self.steps * len(self.state.history) + self.state.step
@@ -451,13 +442,12 @@ class Recorder(keras.callbacks.Callback):
         self._save()
         self.close()  # the next epoch writes all anew
         self.events = None
-        if self.show:
-            place = f"the end of epoch {best}" if best else "the start"
-            factor = RESTART_FACTOR ** len(restarts)
-            self._print(
-                f"{error.reason}, in epoch {plan.epoch}. Restart {len(restarts)} goes back to "
-                f"{place}, with {factor:.2g} times the learning rate of the recipe."
-            )
+        place = f"the end of epoch {best}" if best else "the start"
+        factor = RESTART_FACTOR ** len(restarts)
+        self._print(
+            f"{error.reason}, in epoch {plan.epoch}. Restart {len(restarts)} goes back to "
+            f"{place}, with {factor:.2g} times the learning rate of the recipe."
+        )
 
 
 def _best_epoch(history: list[dict[str, Any]]) -> int:

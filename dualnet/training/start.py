@@ -103,9 +103,7 @@ def begin(request: Request) -> Iterator[Start]:
     """Yield a new run. Its folder is claimed and written to once nothing is left to refuse."""
     name, overrides, seed = request.name, request.overrides, request.seed
     check_own(request.folder)
-    weights = request.weights
-    if request.goes_on and not isinstance(name, Card):
-        weights = source_of(name)
+    weights = source_of(str(name)) if request.goes_on else request.weights
     published = name if isinstance(name, Card) else card_for(name, request.corpus)
     with zoo.located(published, overrides):
         config, recipe = split_overrides(published, overrides)
@@ -125,11 +123,11 @@ def begin(request: Request) -> Iterator[Start]:
             message += f"the tokeniser of these pairs {config['vocabulary_size']}: the model is "
             message += f"another one. To have as many, give the tokeniser bpe:{units}."
             warnings.warn(message, stacklevel=2)
-    settings = {**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)}
-    read_as = {"corpus": corpus.name, "lowercase": corpus.lowercase}
-    changes: dict[str, Any] = {**read_as, "trained_on": run_folder.corpus_table(corpus)}
-    changes |= {"note": "", "seed": seed, "weights": weights, "config": config, "recipe": settings}
-    card = dataclasses.replace(published, **changes)
+    card = dataclasses.replace(
+        published, note="", seed=seed, weights=weights, corpus=corpus.name,
+        lowercase=corpus.lowercase, trained_on=run_folder.corpus_table(corpus), config=config,
+        recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
+    )  # fmt: skip
     start = _prepare(request, card, recipe, corpus, source)
     del source  # frees its memory
     with claim(start.folder, holds="run", resume=False, may_hold=run_folder.EARLY_FILES):
@@ -398,9 +396,8 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     elif recipe.averaging == "asgd":
         way_out += " Or fine-tune it, with --set finetune=once."
     last = f", the last in round {rounds} of fine-tuning" if rounds else ""
-    raise FinishedError(
-        f"The run in {str(folder)!r} is finished: it has {evaluated} epochs{last}. {way_out}"
-    )
+    message = f"is finished: it has {evaluated} epochs{last}. {way_out}"
+    raise FinishedError(f"The run in {str(folder)!r} {message}")
 
 
 def evaluated_epochs(folder: Path) -> int:
@@ -421,7 +418,7 @@ def resumed_corpus(request: Request, run: Run) -> Corpus | PairCorpus:
         received = f"{corpus.name!r} with another text"
         raise ArgumentError("corpus", f"{message} Received: {received}. Train without --resume.")
     source = run.source_vocabulary if run.has_vocabulary else None
-    initial_weights.check_vocabulary(corpus, vocabulary, source, "the run", "RUN")
+    initial_weights.check_vocabulary(corpus, vocabulary, source, "the run")
     if isinstance(corpus, PairCorpus):
         most = card.trained_on["pairs"].get("max_tokens")
         if corpus.max_tokens != most:
