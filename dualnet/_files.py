@@ -134,10 +134,9 @@ def claim(
     try:
         lock.acquire()
     except filelock.Timeout:
-        required = "must be a folder that no other process uses."
-        received = f"Received: {str(folder)!r}, which is in use."
+        message = f"must be a folder that no other process uses. Received: {str(folder)!r}, which"
         way_out = "Wait for the other process, or choose another folder."
-        raise ArgumentError("output", f"{required} {received} {way_out}") from None
+        raise ArgumentError("output", f"{message} is in use. {way_out}") from None
     try:
         if not resume:
             check_new(folder, holds=holds, may_hold=may_hold)

@@ -178,9 +178,7 @@ class Run:
             raise _missing(self.path, name, "Resume the run with --resume, or train again.")
         self.check_sums()
         try:
-            model = loading.build_with_weights(
-                card, self.vocabulary, self.source_vocabulary, self.path / files.WEIGHTS
-            )
+            model = loading.build_with_weights(card, self)
         except FileNotFoundError:
             raise
         except Exception as error:  # only possible in an edited folder without sums.json
@@ -215,12 +213,10 @@ class Run:
             is_named = name in corpora.NAMES and not os.path.isfile(place)
             name = name if is_named else place
             corpus = corpora.load(
-                name,
-                path=place if is_named and os.path.isdir(place) else None,
-                lowercase=self.trained_on["lowercase"],
-                vocabulary=self.vocabulary,
+                name, path=place if is_named and os.path.isdir(place) else None,
+                lowercase=self.trained_on["lowercase"], vocabulary=self.vocabulary,
                 fractions=self.trained_on.get("fractions"),
-            )
+            )  # fmt: skip
         if corpus.sha256 != self.trained_on["sha256"]:
             message = "The corpus of a RUN must be unchanged. Received: "
             received = f"{corpus.name!r} from {place!r}, whose text differs from that of the run"

@@ -68,10 +68,8 @@ class Callbacks:
             try:
                 getattr(callback, hook)(*arguments, logs)
             except Exception as error:
-                error.add_note(
-                    f"Raised in {hook} of the callback {name}. The run is saved up to its last "
-                    "checkpoint: mend the callback, then go on with resume=True."
-                )
+                note = f"Raised in {hook} of the callback {name}. The run is saved up to its last "
+                error.add_note(f"{note}checkpoint: mend the callback, then go on with resume=True.")
                 raise
 
     @property

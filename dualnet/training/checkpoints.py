@@ -87,13 +87,9 @@ def is_finite(model: LanguageModel) -> bool:
 
 
 def restore(
-    folder: Path,
-    model: LanguageModel,
-    run: str = "",
-    *,
-    steps: int = sys.maxsize,
+    folder: Path, model: LanguageModel, run: str = "", *, steps: int = sys.maxsize,
     after: int | None = None,
-) -> Progress | None:
+) -> Progress | None:  # fmt: skip
     """Load the newest intact checkpoint into `model` and its optimizer; return its progress.
 
     With `after`, an epoch, that is one written after it.

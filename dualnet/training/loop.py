@@ -316,13 +316,15 @@ def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
     corpus, history = start.corpus, start.progress.history
     by_sentence = start.recipe.batching == "sentences"
-    evaluations: dict[str, Any] = {}
+    perplexities: dict[str, float] = {}
+    figures: dict[str, Any] = {}
     for split in ("valid", "test"):
         if isinstance(corpus, PairCorpus):
-            evaluations[split] = evaluate_pairs(model, corpus, split)
+            result: Any = evaluate_pairs(model, corpus, split)
         else:
-            text = corpus.split(split)
-            evaluations[split] = evaluate_text(model, text, by_sentence=by_sentence)
+            result = evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
+        perplexities[f"{split}_perplexity"] = result.perplexity
+        figures |= {f"{split}_{key}": value for key, value in result.figures().items()}
     best = min(history, key=watched)
     steady = history[1:] or history  # the first epoch includes compilation
     restarts = start.progress.restarts
@@ -330,12 +332,8 @@ def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
     return {
         "name": model.name,
         "parameters": model.count_params(),
-        **{f"{split}_perplexity": result.perplexity for split, result in evaluations.items()},
-        **{
-            f"{split}_{key}": value
-            for split, result in evaluations.items()
-            for key, value in result.figures().items()
-        },
+        **perplexities,
+        **figures,
         "batch_size": 1,  # of these figures
         "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),

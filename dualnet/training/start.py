@@ -171,9 +171,8 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         if not run.has_vocabulary:
             run_folder.write_vocabularies(folder, corpus)
         run_folder.write_card(folder, card)
-        restored = checkpoints.restore(
-            folder, start.model, start.progress.run, steps=len(start.train_batches)
-        )
+        run_id, steps = start.progress.run, len(start.train_batches)
+        restored = checkpoints.restore(folder, start.model, run_id, steps=steps)
         start.progress = restored or start.progress
         start.progress.run = identity(card)
         yield start
@@ -310,10 +309,9 @@ def _prepare(
     transferred = None
     if source is not None:
         transferred = initial_weights.load_start(source, model, card, goes_on=request.goes_on)
-    progress = Progress(run=identity(card))
     return Start(
-        request.folder, card, recipe, corpus, model, train_batches, valid_batches, progress,
-        transferred, words,
+        request.folder, card, recipe, corpus, model, train_batches, valid_batches,
+        Progress(run=identity(card)), transferred, words,
     )  # fmt: skip
 
 
