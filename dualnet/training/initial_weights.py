@@ -44,7 +44,7 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
     options = {k: value for k, value in settings.items() if value is not None or k not in fields}
     # Of a corpus that is loaded, `vocabulary_size` is an argument of the builder.
     names = {*fields} - ({"vocabulary_size"} if is_loaded else set())
-    asked = ReadingCorpus(**{name: options[name] for name in options if name in names})
+    asked = ReadingCorpus(**{name: options.pop(name) for name in names & options.keys()})
     check_fields(asked)
     read_as = asked.changed()
     for name in read_as if is_loaded else ():
@@ -53,7 +53,7 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
         raise ArgumentError(name, message, way_out, **{name: read_as[name]})
     plain: dict[str, Any] = {"tokenizer": os.fspath, "fractions": list}  # as a card holds them
     read_as |= {name: plain[name](read_as[name]) for name in plain if name in read_as}
-    return read_as, {name: options[name] for name in options if name not in names}
+    return read_as, options
 
 
 @checked

@@ -54,10 +54,7 @@ class Averaging(CompiledUpdates):
         self.short_averages = []
         self.short_steps: Any = None
 
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
+    def add_slots(self, variables):
         if self.average != "none":
             self.averages = self.add_optimizer_variables(variables, "average")
             self.averaged_steps = self.add_variable((), dtype="int", name="averaged_steps")
