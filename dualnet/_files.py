@@ -193,16 +193,14 @@ def check_output_file(name: str, path: StrPath) -> None:
         fault = "whose folder does not exist. Create it first."
     else:
         return
-    raise ArgumentError(
-        name, f"must be a file in an existing folder. Received: {os.fspath(path)!r}, {fault}"
-    )
+    message = "must be a file in an existing folder."
+    raise ArgumentError(name, f"{message} Received: {os.fspath(path)!r}, {fault}")
 
 
 def _check_no_file(name: str, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(
-            f"`{name}` must be a folder. Received: {str(folder)!r}, which is a file."
-        )
+        received = f"{str(folder)!r}, which is a file"
+        raise FileExistsError(f"`{name}` must be a folder. Received: {received}.")
 
 
 def flush(path: StrPath) -> None:

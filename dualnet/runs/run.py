@@ -211,11 +211,10 @@ class Run:
             )
         else:
             is_named = name in corpora.NAMES and not os.path.isfile(place)
-            name = name if is_named else place
             corpus = corpora.load(
-                name, path=place if is_named and os.path.isdir(place) else None,
-                lowercase=self.trained_on["lowercase"], vocabulary=self.vocabulary,
-                fractions=self.trained_on.get("fractions"),
+                name if is_named else place, vocabulary=self.vocabulary,
+                path=place if is_named and os.path.isdir(place) else None,
+                lowercase=self.trained_on["lowercase"], fractions=self.read_as["fractions"],
             )  # fmt: skip
         if corpus.sha256 != self.trained_on["sha256"]:
             message = "The corpus of a RUN must be unchanged. Received: "
