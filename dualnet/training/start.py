@@ -210,9 +210,8 @@ def fit_to_corpus(
         raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=size_given)
     fitted = with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
-        if config.get("share_embeddings") and (
-            corpus.source_vocabulary.sha256 != corpus.vocabulary.sha256
-        ):
+        is_shared = corpus.source_vocabulary.sha256 == corpus.vocabulary.sha256
+        if config.get("share_embeddings") and not is_shared:
             message = "needs one tokeniser for both sides. Received: True, and two, "
             way_out = "Load the pairs with joint=True."
             raise ArgumentError("share_embeddings", f"{message}{corpus.tokenizer!r}. {way_out}")
@@ -400,8 +399,8 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
 
 def evaluated_epochs(folder: Path) -> int:
     """Return the number of epochs after which the run was evaluated, 0 if it never was."""
-    missing_or_damaged = (OSError, ValueError, KeyError, TypeError, OverflowError)
-    with contextlib.suppress(*missing_or_damaged):
+    # Of a file that is missing or damaged.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
         return int(read_json(folder / run_folder.RESULTS)["epochs"])
     return 0
 
