@@ -134,10 +134,9 @@ def claim(
     try:
         lock.acquire()
     except filelock.Timeout:
-        required = "must be a folder that no other process uses."
-        received = f"Received: {str(folder)!r}, which is in use."
+        message = f"must be a folder that no other process uses. Received: {str(folder)!r}, which"
         way_out = "Wait for the other process, or choose another folder."
-        raise ArgumentError("output", f"{required} {received} {way_out}") from None
+        raise ArgumentError("output", f"{message} is in use. {way_out}") from None
     try:
         if not resume:
             check_new(folder, holds=holds, may_hold=may_hold)
@@ -194,16 +193,14 @@ def check_output_file(name: str, path: StrPath) -> None:
         fault = "whose folder does not exist. Create it first."
     else:
         return
-    raise ArgumentError(
-        name, f"must be a file in an existing folder. Received: {os.fspath(path)!r}, {fault}"
-    )
+    message = "must be a file in an existing folder."
+    raise ArgumentError(name, f"{message} Received: {os.fspath(path)!r}, {fault}")
 
 
 def _check_no_file(name: str, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise FileExistsError(
-            f"`{name}` must be a folder. Received: {str(folder)!r}, which is a file."
-        )
+        received = f"{str(folder)!r}, which is a file"
+        raise FileExistsError(f"`{name}` must be a folder. Received: {received}.")
 
 
 def flush(path: StrPath) -> None:
@@ -219,3 +216,8 @@ def sha256_of(path: StrPath) -> str:
     """Return the SHA-256 of the file `path` as hexadecimal digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_data(data: Any) -> str:
+    """Return the SHA-256 of `data` as JSON, whatever the order of keys."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

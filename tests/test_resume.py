@@ -190,7 +190,7 @@ def replace_by_a_pipe(path):
 def give_other_values(path, **values):
     progress = {**json.loads(path.read_text()), **values}
     del progress["sha256"]
-    path.write_text(json.dumps({**progress, "sha256": checkpoints._sum(progress)}))
+    path.write_text(json.dumps({**progress, "sha256": checkpoints.sha256_of_data(progress)}))
 
 
 DAMAGES = [

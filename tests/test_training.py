@@ -309,7 +309,7 @@ def test_no_file_that_is_loaded_can_run_code(corpus, copy, tmp_path):
     progress["files"]["state.npz"] = checkpoints.sha256_of(newest / "state.npz")
     progress.pop("sha256")
     (newest / "progress.json").write_text(
-        json.dumps({**progress, "sha256": checkpoints._sum(progress)})
+        json.dumps({**progress, "sha256": checkpoints.sha256_of_data(progress)})
     )
     card = runs.read_card(copy)
     request = start.Request(copy, card, corpus, None, "", {})

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import dualnet
 from dualnet import corpora, runs
+from dualnet.runs import writing
 from dualnet.training import checkpoints, kept, recorder
 from dualnet.training.interrupts import Stopped
 from tests.checks import UNTRACED, assert_same, needed, once
@@ -38,7 +39,7 @@ def assert_all_same(found, expected):
 
 MOMENTS = {
     "before": (recorder.Recorder, "on_train_batch_end", 3),  # 100 words
-    "while": (kept, "write_weights", 3),
+    "while": (writing, "write_weights", 3),
     "after": (kept, "keep", 3),
     "with a checkpoint": (checkpoints, "save", 3),
     "in the next epoch": (kept, "keep", 5),

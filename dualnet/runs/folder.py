@@ -84,11 +84,12 @@ def corpus_table(corpus: Corpus | PairCorpus) -> dict[str, Any]:
     return table | {key: value for key, value in read_as.items() if value != READ_AS[key]}
 
 
-def write_vocabularies(folder: Path, corpus: Corpus | PairCorpus) -> None:
-    """Write the tokenisers of a RUN folder: that of `corpus`, or those of source and target."""
-    if isinstance(corpus, PairCorpus) and not corpus.joint:
-        write_vocabulary(folder, corpus.source_vocabulary, prefix=SOURCE)
-    write_vocabulary(folder, corpus.vocabulary)
+def write_vocabularies(folder: Path, owner: Any) -> None:
+    """Write the tokenisers of a RUN folder: those of its corpus or model, the source's if any."""
+    source = getattr(owner, "source_vocabulary", None)
+    if source is not None and source is not owner.vocabulary:
+        write_vocabulary(folder, source, prefix=SOURCE)
+    write_vocabulary(folder, owner.vocabulary)
 
 
 def tokenizer_file(folder: Path, prefix: str = "") -> Path | None:

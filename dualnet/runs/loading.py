@@ -1,5 +1,6 @@
 """Loads the model of a RUN folder or a `.keras` file, and writes a RUN folder."""
 
+import collections
 import json
 import tempfile
 import warnings
@@ -15,7 +16,6 @@ from dualnet._files import UNFINISHED
 from dualnet.builders import BUILDERS, LanguageModel, TranslationModel
 from dualnet.cards import Card
 from dualnet.runs.folder import WEIGHTS, checksummed
-from dualnet.text import Tokenizer
 
 LARGEST_CONFIG = 64 * 10**6  # bytes; the vocabulary of WikiText-103 has 3 million
 # In it: layers, initializers, members of ensembles and others, which Keras builds in up to 0.03 s
@@ -53,14 +53,10 @@ def _check_config(path: Path) -> None:
         if size > LARGEST_CONFIG:
             raise ValueError(f"its config.json has {size:,} bytes, above {LARGEST_CONFIG:,}")
         config = archive.read("config.json")
-    objects = 0
-
-    def count(entry: dict[str, Any]) -> None:
-        nonlocal objects
-        objects += ("class_name" in entry) + ("builder" in entry)
-
-    json.loads(config, object_hook=count)  # parsed, since JSON may spell a key in other ways
-    if objects > MOST_OBJECTS:
+    keys: collections.Counter[str] = collections.Counter()
+    # Parsed, since JSON may spell a key in other ways.
+    json.loads(config, object_pairs_hook=lambda pairs: keys.update(key for key, _ in pairs))
+    if (objects := keys["class_name"] + keys["builder"]) > MOST_OBJECTS:
         raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
 
 
@@ -79,19 +75,17 @@ def run_of(model: LanguageModel) -> Any:
     return _runs.get(model)
 
 
-def build_with_weights(
-    card: Card, vocabulary: Tokenizer, source_vocabulary: Tokenizer, weights: Path
-) -> LanguageModel:
-    """Return the model of a RUN folder with its tokenisers and its best weights."""
+def build_with_weights(card: Card, run: Any) -> LanguageModel:
+    """Return the model of `card`, with the tokenisers and the best weights of its `Run`."""
     model = BUILDERS[card.builder](**card.config, name=card.name)
-    model.vocabulary = vocabulary
+    model.vocabulary = run.vocabulary
     if isinstance(model, TranslationModel):
-        model.source_vocabulary = source_vocabulary
+        model.source_vocabulary = run.source_vocabulary
     model.loss_reduction = card.recipe.get("loss_reduction", "mean")
     with warnings.catch_warnings():
         # Keras only warns when it leaves layers at their random weights.
         warnings.simplefilter("error", UserWarning)
-        load_weights(model, weights)
+        load_weights(model, run.path / WEIGHTS)
     return model
 
 

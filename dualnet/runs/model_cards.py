@@ -49,17 +49,15 @@ def model_card(
         title = name or (run.path.name if run.is_folder else title)
         if (file := run.path / shipped.LICENCES).is_file():
             licence = file.read_text("utf-8").rstrip()
-    translates = isinstance(model, TranslationModel)
-    front = [f"library_name: {library}"]
-    front += [f"pipeline_tag: {'translation' if translates else 'text-generation'}"]
-    front += ["tags: [dualnet]"]
-    front += ["license: other", f"license_link: {shipped.LICENCES}"] * bool(licence)
-    kind = "translation model" if translates else "language model"
-    lines = ["---", *front, "---", "", f"# {title}", ""]
-    lines += [f"A recurrent {kind} of {model.count_params():,} parameters, from dualnet."]
+    task, kind, call = "text-generation", "language", 'dualnet.generate(model, "The")'
+    if isinstance(model, TranslationModel):
+        task, kind, call = "translation", "translation", 'dualnet.translate(model, ["..."])'
+    lines = ["---", f"library_name: {library}", f"pipeline_tag: {task}", "tags: [dualnet]"]
+    lines += ["license: other", f"license_link: {shipped.LICENCES}"] * bool(licence)
+    lines += ["---", "", f"# {title}", ""]
+    lines += [f"A recurrent {kind} model of {model.count_params():,} parameters, from dualnet."]
     if paper := table.get("paper"):
         lines += [f"Its architecture, `{table['name']}`, is that of {paper}."]
-    call = 'dualnet.translate(model, ["..."])' if translates else 'dualnet.generate(model, "The")'
     use = f'import dualnet\n\nmodel = dualnet.load("{name or "."}")\nprint({call})'
     lines += ["", "```python", use if library == "dualnet" else TRANSFORMERS, "```"]
     lines += ["", "## Training", ""]

@@ -80,6 +80,15 @@ class Run:
         path = shipped.find_run(path)
         return cls(path, _read_card_table(path))
 
+    @classmethod
+    def open_language_model(cls, path: StrPath) -> Run:
+        """Open the RUN folder of a language model, which the argument `run` must be."""
+        run = cls.open_folder(path)
+        if run.translates:
+            received = f"Received: {os.fspath(path)!r}, which translates."
+            raise ArgumentError("run", f"must be of a language model. {received}")
+        return run
+
     @property
     def is_folder(self) -> bool:
         return bool(self.table)
@@ -169,9 +178,7 @@ class Run:
             raise _missing(self.path, name, "Resume the run with --resume, or train again.")
         self.check_sums()
         try:
-            model = loading.build_with_weights(
-                card, self.vocabulary, self.source_vocabulary, self.path / files.WEIGHTS
-            )
+            model = loading.build_with_weights(card, self)
         except FileNotFoundError:
             raise
         except Exception as error:  # only possible in an edited folder without sums.json
@@ -204,14 +211,11 @@ class Run:
             )
         else:
             is_named = name in corpora.NAMES and not os.path.isfile(place)
-            name = name if is_named else place
             corpus = corpora.load(
-                name,
+                name if is_named else place, vocabulary=self.vocabulary,
                 path=place if is_named and os.path.isdir(place) else None,
-                lowercase=self.trained_on["lowercase"],
-                vocabulary=self.vocabulary,
-                fractions=self.trained_on.get("fractions"),
-            )
+                lowercase=self.trained_on["lowercase"], fractions=self.read_as["fractions"],
+            )  # fmt: skip
         if corpus.sha256 != self.trained_on["sha256"]:
             message = "The corpus of a RUN must be unchanged. Received: "
             received = f"{corpus.name!r} from {place!r}, whose text differs from that of the run"

@@ -68,22 +68,17 @@ class Callbacks:
             try:
                 getattr(callback, hook)(*arguments, logs)
             except Exception as error:
-                error.add_note(
-                    f"Raised in {hook} of the callback {name}. The run is saved up to its last "
-                    "checkpoint: mend the callback, then go on with resume=True."
-                )
+                note = f"Raised in {hook} of the callback {name}. The run is saved up to its last "
+                error.add_note(f"{note}checkpoint: mend the callback, then go on with resume=True.")
                 raise
 
     @property
     def state(self) -> State:
-        return {
-            name: {
-                key: json.loads(text)
-                for key, text in _plain(callback).items()
-                if text != self.at_first[name].get(key)
-            }
-            for name, callback in self.named.items()
-        }
+        state: State = {}
+        for name, callback in self.named.items():
+            changed = _plain(callback).items() - self.at_first[name].items()
+            state[name] = {key: json.loads(text) for key, text in sorted(changed)}
+        return state
 
     @state.setter
     def state(self, state: State) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import shutil
 import sys
@@ -13,15 +12,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from dualnet import _files
 from dualnet._checks import check_count, check_fields
-from dualnet._files import (
-    flush,
-    folder_beside,
-    read_json,
-    remove_unfinished,
-    sha256_of,
-    write_whole,
-)
+from dualnet._files import sha256_of, sha256_of_data
 from dualnet.builders import LanguageModel
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
 from dualnet.training.optimizers import state_of
@@ -63,28 +56,24 @@ def save(
         if progress.restarts:  # newer than any before the restart
             name = f"restart-{len(progress.restarts):02}-{name}"
         # Replaces only a damaged checkpoint: a whole one would have been resumed from.
-        with folder_beside(parent / name) as unfinished:
-            with open(unfinished / STATE, "wb") as file:
-                arrays = {f"{i:05}": _as_numpy(v) for i, v in enumerate(_variables(model))}
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            for weights in BEST:
-                if (folder / weights).is_file():
-                    shutil.copyfile(folder / weights, unfinished / weights)
-            files = sorted(path.name for path in unfinished.iterdir())
-            for file_name in files:
-                flush(unfinished / file_name)
-            body = {
-                **dataclasses.asdict(progress),
-                "files": {file_name: sha256_of(unfinished / file_name) for file_name in files},
-            }
-            write_whole(unfinished / PROGRESS, json.dumps({**body, "sha256": _sum(body)}))
+        with _files.folder_beside(parent / name) as unfinished:
+            arrays = {f"{i:05}": _as_numpy(v) for i, v in enumerate(_variables(model))}
+            np.savez(unfinished / STATE, **arrays)  # type: ignore[arg-type]
+            for weights in filter(Path.is_file, (folder / name for name in BEST)):
+                shutil.copyfile(weights, unfinished / weights.name)
+            sums = {}
+            for path in sorted(unfinished.iterdir()):
+                _files.flush(path)
+                sums[path.name] = sha256_of(path)
+            body = {**dataclasses.asdict(progress), "files": sums}
+            text = json.dumps({**body, "sha256": sha256_of_data(body)})
+            _files.write_whole(unfinished / PROGRESS, text)
         with contextlib.suppress(OSError):  # not every system can flush a folder
-            flush(parent)
+            _files.flush(parent)
         newest = _newest_first(folder)
-        kept = [*newest[:KEPT], *(_newest_first(folder, best)[:1] if best is not None else [])]
-        for old in newest:
-            if old not in kept:
-                shutil.rmtree(old)
+        of_best = [] if best is None else _newest_first(folder, best)[:1]
+        for old in {*newest[KEPT:]} - {*of_best}:
+            shutil.rmtree(old)
     except OSError as error:
         reason = f"into {str(parent)!r} ({error.strerror or error})"
         way_out = "Earlier checkpoints are intact: free some space, then resume with --resume."
@@ -98,13 +87,9 @@ def is_finite(model: LanguageModel) -> bool:
 
 
 def restore(
-    folder: Path,
-    model: LanguageModel,
-    run: str = "",
-    *,
-    steps: int = sys.maxsize,
+    folder: Path, model: LanguageModel, run: str = "", *, steps: int = sys.maxsize,
     after: int | None = None,
-) -> Progress | None:
+) -> Progress | None:  # fmt: skip
     """Load the newest intact checkpoint into `model` and its optimizer; return its progress.
 
     With `after`, an epoch, that is one written after it.
@@ -116,7 +101,7 @@ def restore(
     weights of the RUN folder are reset to those of the checkpoint. Returns None if there is
     no checkpoint.
     """
-    remove_unfinished(folder / FOLDER)
+    _files.remove_unfinished(folder / FOLDER)
     damaged: list[Path] = []
     for path in _newest_first(folder, after):
         try:
@@ -133,11 +118,10 @@ def restore(
             variable.assign(array)
         for broken in damaged:
             shutil.rmtree(broken)
-        for name in BEST:
-            saved, current = path / name, folder / name
-            equal = current.is_file() and saved.is_file() and sha256_of(current) == sha256_of(saved)
-            if saved.is_file() and not equal:
-                write_file(folder, name, saved.read_bytes())
+        for saved in filter(Path.is_file, (path / name for name in BEST)):
+            current = folder / saved.name
+            if not current.is_file() or sha256_of(current) != sha256_of(saved):
+                write_file(folder, saved.name, saved.read_bytes())
         return progress
     if damaged:
         received = f"{str(folder)!r}, whose {len(damaged)} checkpoints are all damaged"
@@ -178,8 +162,8 @@ def _read(path: Path) -> Progress:
     if not (path / PROGRESS).is_file():  # a pipe would be waited for
         raise _DamagedError(f"{PROGRESS} is missing")
     try:
-        body = read_json(path / PROGRESS)
-        intact = body.pop("sha256") == _sum(body)
+        body = _files.read_json(path / PROGRESS)
+        intact = body.pop("sha256") == sha256_of_data(body)
         files = body.pop("files").items()
     except (ValueError, KeyError, AttributeError, TypeError):
         intact, files = False, ()
@@ -197,10 +181,6 @@ def _read(path: Path) -> Progress:
     except (TypeError, ValueError):
         raise _DamagedError(f"{PROGRESS} is of another release") from None
     return progress
-
-
-def _sum(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _variables(model: LanguageModel) -> list[Any]:

@@ -11,6 +11,7 @@ from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import load, read_card
+from dualnet.runs.run import Run as RunFolder
 from dualnet.runs.shipped import source_of
 from dualnet.runs.writing import write_run
 from dualnet.training.initial_weights import is_gated
@@ -51,10 +52,7 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
     >>> gated.model.gated
     True
     """
-    card = read_card(run)
-    if card.builder == "encoder_decoder":
-        message = f"must be of a language model. Received: {os.fspath(run)!r}, which translates."
-        raise ArgumentError("run", message)
+    card = RunFolder.open_language_model(run).card
     if is_gated(card.config):
         message = f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
         way_out = "Continue its training with --resume."
@@ -94,22 +92,14 @@ def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
     ...     dualnet.load(path).count_params() == 2 * run.model.count_params()
     True
     """
-    runs = list(runs)
-    if len(runs) < 2:
-        raise ArgumentError(
-            "runs", f"must be at least two RUN folders. Received: {[str(run) for run in runs]}."
-        )
+    if len(runs := list(runs)) < 2:
+        message = f"must be at least two RUN folders. Received: {[*map(str, runs)]}."
+        raise ArgumentError("runs", message)
     first, *_ = [read_card(run) for run in runs]
     model = builders.ensemble([load(run) for run in runs])
-    folder = Path(output)
     card = Card(
-        name=model.name,
-        builder=model.builder,
-        note="Members: " + ", ".join(map(source_of, runs)),
-        seed=0,
-        trained_on=first.trained_on,
-        config=model.arguments,
-        recipe=first.recipe,
-    )
-    write_run(folder, model, card, sources=runs)
-    return folder
+        name=model.name, builder=model.builder, note="Members: " + ", ".join(map(source_of, runs)),
+        seed=0, trained_on=first.trained_on, config=model.arguments, recipe=first.recipe,
+    )  # fmt: skip
+    write_run(Path(output), model, card, sources=runs)
+    return Path(output)

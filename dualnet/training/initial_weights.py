@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from dualnet import corpora
 from dualnet._checks import ArgumentError, check_choice, check_fields, checked
 from dualnet.builders import LanguageModel, Transfer, transfer, weight_names
+from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.requests import ReadingCorpus
 from dualnet.runs import load
@@ -43,7 +44,7 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
     options = {k: value for k, value in settings.items() if value is not None or k not in fields}
     # Of a corpus that is loaded, `vocabulary_size` is an argument of the builder.
     names = {*fields} - ({"vocabulary_size"} if is_loaded else set())
-    asked = ReadingCorpus(**{name: options[name] for name in options if name in names})
+    asked = ReadingCorpus(**{name: options.pop(name) for name in names & options.keys()})
     check_fields(asked)
     read_as = asked.changed()
     for name in read_as if is_loaded else ():
@@ -52,7 +53,7 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
         raise ArgumentError(name, message, way_out, **{name: read_as[name]})
     plain: dict[str, Any] = {"tokenizer": os.fspath, "fractions": list}  # as a card holds them
     read_as |= {name: plain[name](read_as[name]) for name in plain if name in read_as}
-    return read_as, {name: options[name] for name in options if name not in names}
+    return read_as, options
 
 
 @checked
@@ -85,8 +86,7 @@ def load_corpus(
     """
     for name in read_as or ():
         check_choice("read_as", name, inspect.signature(corpora.load).parameters)
-    vocabulary = source.vocabulary if source is not None else None
-    read_as = read_as or {}
+    vocabulary, read_as = getattr(source, "vocabulary", None), read_as or {}
     if vocabulary is not None and (learnt := LEARNT & read_as.keys()):
         if not match_words:
             key = min(learnt)
@@ -97,7 +97,7 @@ def load_corpus(
     loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **read_as})
     if not match_words:
         source_vocabulary = getattr(source, "source_vocabulary", None)
-        check_vocabulary(loaded, vocabulary, source_vocabulary, "the model to start from", "RUN")
+        check_vocabulary(loaded, vocabulary, source_vocabulary, "the model to start from")
     return loaded
 
 
@@ -112,57 +112,47 @@ def load_with(
         return corpus
     settings = dict(read_as)
     if vocabulary is not None:
-        settings |= {"vocabulary": vocabulary, "lowercase": vocabulary.lowercase}
         settings = {key: value for key, value in settings.items() if key not in LEARNT}
+        settings |= {"vocabulary": vocabulary, "lowercase": vocabulary.lowercase}
     elif settings.get("tokenizer") == "bytes":  # read as they are, whatever a card says of words
         settings["lowercase"] = False
     return corpora.load(corpus, **settings)
 
 
 def check_vocabulary(
-    corpus: Corpus | PairCorpus, own: Tokenizer | None, source: Tokenizer | None, owner: str,
-    path: str,
-) -> None:  # fmt: skip
+    corpus: Corpus | PairCorpus, own: Tokenizer | None, source: Tokenizer | None, owner: str
+) -> None:
     """Raise `ValueError` if `corpus` has other words than the vocabulary that `owner` has.
 
-    A corpus of pairs must have `source`, too, as the vocabulary of its source. A message calls the
-    place of the model `path`.
+    A corpus of pairs must have `source`, too, as the vocabulary of its source.
     """
     pairs = [(corpus.vocabulary, own)]
-    way_out = f"Load it with vocabulary=dualnet.load({path}).vocabulary."
+    way_out = "vocabulary=model.vocabulary"
     if isinstance(corpus, PairCorpus):
         pairs.append((corpus.source_vocabulary, source))
-        tokenizers = "tokenizer=(model.source_vocabulary, model.vocabulary)"
-        way_out = f"Load it with {tokenizers}, where model is dualnet.load({path})."
+        way_out = "tokenizer=(model.source_vocabulary, model.vocabulary)"
     for loaded, own in pairs:
         if own is not None and loaded.sha256 != own.sha256:
             message = f"must have the vocabulary of {owner}, in the same order. Received: "
-            received = f"{loaded!r} where that has {own!r}"
-            raise ArgumentError("corpus", f"{message}{received}. {way_out}")
+            message += f"{loaded!r} where that has {own!r}. Load it with {way_out}, where model is "
+            raise ArgumentError("corpus", f"{message}dualnet.load(RUN).")
 
 
 def load_start(
-    source: LanguageModel,
-    model: LanguageModel,
-    weights: str,
-    config: Mapping[str, Any],
-    *,
-    goes_on: bool = False,
+    source: LanguageModel, model: LanguageModel, card: Card, *, goes_on: bool = False
 ) -> Transfer:
-    """Copy the weights of `source`, loaded from `weights`, to `model`; return what matched.
+    """Copy the weights of `source`, that the `card` names, to `model`; return what matched.
 
     If training `goes_on` from a RUN, no weight may have another shape.
     """
-    if goes_on:
-        there = weight_names(source)
-        for name, weight in weight_names(model).items():
-            if name in there and tuple(there[name].shape) != tuple(weight.shape):
-                raise ValueError(
-                    "Settings must keep the sizes of the RUN to go on from. Received: settings "
-                    f"that give {name} the shape {tuple(weight.shape)}, where {weights!r} has "
-                    f"{tuple(there[name].shape)}. Leave out those that change sizes, or train a "
-                    "model of the zoo with `weights`."
-                )
+    weights, there = card.weights, weight_names(source)
+    for name, weight in weight_names(model).items() if goes_on else ():
+        shape = tuple(weight.shape)
+        if name in there and (before := tuple(there[name].shape)) != shape:
+            message = "Settings must keep the sizes of the RUN to go on from. Received: settings "
+            received = f"that give {name} the shape {shape}, where {weights!r} has {before}. "
+            way_out = "Leave out those that change sizes, or train a model of the zoo with "
+            raise ValueError(f"{message}{received}{way_out}`weights`.")
     try:
         result = transfer(source, model, match="words" if source.vocabulary else "ids")
     except ValueError as error:
@@ -170,7 +160,7 @@ def load_start(
         raise ArgumentError("weights", message) from None
     unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
     lacking = [name for name in unmatched if not name.startswith("gate")]
-    if is_gated(config) and lacking:
+    if is_gated(card.config) and lacking:
         message = "must hold every weight of the model below the gate, in the same shape."
         received = f"{weights!r}, without {', '.join(lacking)}"
         way_out = "Pass the RUN of a model that differs only in the gate."

@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet._files import folder_beside, write_whole
+from dualnet._files import folder_beside
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
-from dualnet.runs.folder import write_card, write_vocabularies
-from dualnet.runs.loading import write_weights
-from dualnet.runs.model_cards import README, model_card
-from dualnet.runs.run import Run
-from dualnet.runs.shipped import copy_licences
+from dualnet.runs.writing import write_files
 
 FOLDER = "kept"
 NOTE = "Kept after"  # begins the note of the card of a RUN that is kept
@@ -69,12 +65,10 @@ def due(keep_every: str, before: int, after: int) -> list[int]:
     >>> due("10..30,20", 5, 60)
     [10, 20, 30, 40, 60]
     """
-    counts = {
-        count
-        for first, last in ranges(keep_every)
-        for count in range((before // first + 1) * first, after + 1, first)
-        if last is None or count <= last
-    }
+    counts: set[int] = set()
+    for first, last in ranges(keep_every):
+        end = after if last is None else min(after, last)
+        counts |= {*range((before // first + 1) * first, end + 1, first)}
     return sorted(counts)
 
 
@@ -88,29 +82,22 @@ def num_words(corpus: Corpus | PairCorpus, keep_every: str, *, steps: int) -> in
     if isinstance(corpus, PairCorpus):
         words = sum(len(line.split()) for line in corpus.train.target_lines)
     else:
-        ids, decode = corpus.train, corpus.vocabulary.decode
-        parts = (decode(ids[i : i + CHUNK]) for i in range(0, len(ids), CHUNK))
-        words = sum(len(part.split()) for part in parts)
+        chunks = (corpus.train[i : i + CHUNK] for i in range(0, len(corpus.train), CHUNK))
+        words = sum(len(corpus.vocabulary.decode(chunk).split()) for chunk in chunks)
     if min(first for first, _ in ranges(keep_every)) * steps < words:
         message = f"must not ask for less than the words of a step, here {-(-words // steps):,}."
         raise ArgumentError("keep_every", message, keep_every=keep_every)
     return words
 
 
-def keep(
-    folder: Path, count: int, model: LanguageModel, card: Card, corpus: Corpus | PairCorpus
-) -> None:
+def keep(folder: Path, count: int, model: LanguageModel, card: Card) -> None:
     """Write the RUN folder of `model` within the RUN `folder`, whole or not at all."""
     (folder / FOLDER).mkdir(exist_ok=True)
+    run = folder.resolve().name
     with folder_beside(folder / FOLDER / _name(count)) as unfinished:
-        write_vocabularies(unfinished, corpus)
-        write_weights(unfinished, model)
-        note = f"{NOTE} {count:,} words were read, by the run {folder.resolve().name!r}."
-        write_card(unfinished, dataclasses.replace(card, note=note))
-        copy_licences(unfinished, [folder])
-        text = model_card(model, Run.open_folder(unfinished))
-        text = text.replace(unfinished.name, f"{folder.resolve().name}, {_name(count)} words")
-        write_whole(unfinished / README, text)
+        note = f"{NOTE} {count:,} words were read, by the run {run!r}."
+        title = f"{run}, {_name(count)} words"
+        write_files(unfinished, model, dataclasses.replace(card, note=note), [folder], title=title)
 
 
 def drop_after(folder: Path, words: int) -> None:

@@ -25,32 +25,21 @@ from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
-from dualnet.evaluation import Evaluation
 from dualnet.evaluation import evaluate as evaluate_text
-from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
+from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.requests import ReadingCorpus
-from dualnet.runs import load
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights, remember
 from dualnet.runs.model_cards import README, model_card
-from dualnet.runs.shipped import source_of
 from dualnet.text import UNK, Vocabulary
 from dualnet.text.plain_text import tokenisation_warning
+from dualnet.training import start as starting
 from dualnet.training.callbacks import Callbacks
-from dualnet.training.initial_weights import reading
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recorder import Recorder
 from dualnet.training.schedule import RESTART_FACTOR, Plan, plan, watched
-from dualnet.training.start import (
-    PAIRS_OF_ONES_OWN,
-    Request,
-    Start,
-    begin,
-    evaluated_epochs,
-    policy_of,
-)
-from dualnet.training.start import resume as resume_run
+from dualnet.training.start import PAIRS_OF_ONES_OWN, Start
 
 History = list[dict[str, Any]]
 ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
@@ -83,13 +72,11 @@ class Run:
     history: History
 
     def __repr__(self) -> str:
-        figures = [
-            f"{name}={self.results[key]:.2f}"
-            for name, key in (("valid", "valid_perplexity"), ("test", "test_perplexity"))
-            if key in self.results
-        ]
-        parts = [repr(str(self.folder)), f"epochs={len(self.history)}", *figures]
-        return f"Run({self.model.name!r}, {', '.join(parts)})"
+        text = f"Run({self.model.name!r}, {str(self.folder)!r}, epochs={len(self.history)}"
+        for split in ("valid", "test"):
+            if perplexity := self.results.get(f"{split}_perplexity"):
+                text += f", {split}={perplexity:.2f}"
+        return f"{text})"
 
 
 @documented(ReadingCorpus, rest="overrides")
@@ -187,15 +174,14 @@ def train(
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     told = Callbacks(callbacks)
-    source = "" if weights is None else source_of(weights)
-    read_as, overrides = reading(corpus, settings)
-    request = Request(Path(output), name, corpus, seed, source, overrides, read_as)
+    request = starting.request_of(output, name, corpus, seed, weights, settings)
     with contextlib.ExitStack() as stack:
         if devices is not None:
             stack.enter_context(data_parallel(devices).scope())
-        start = stack.enter_context(
-            resume_run(request, may_be_finished=not evaluate) if resume else begin(request)
-        )
+        prepared = starting.begin(request)
+        if resume:
+            prepared = starting.resume(request, may_be_finished=not evaluate)
+        start = stack.enter_context(prepared)
         if start.transferred is not None and progress:
             message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
             print(message, file=sys.stderr, flush=True)
@@ -204,30 +190,25 @@ def train(
                 _say_which_card(name, start.corpus.name)
             _tell_of_text(start.corpus)
         interrupts = stack.enter_context(Interrupts())
-        recorder = Recorder(
-            start, interrupts, told, checkpoint_steps=checkpoint_steps, show=progress
-        )
+        recorder = Recorder(start, interrupts, told, checkpoint_steps, show=progress)
         stack.callback(recorder.close)
-
-        def is_stopped() -> bool:  # asks between epochs alone
-            state = start.progress
-            if not state.history or state.step:
-                return False
-            return state.stopped or bool(stop and stop(state.history))
 
         def next_epoch() -> Plan | None:
             state = start.progress
+            is_between = state.history and not state.step  # `stop` is asked there alone
+            if is_between and (state.stopped or (stop and stop(state.history))):
+                return None
             return plan(start.recipe, state.history, restarts=len(state.restarts))
 
         recorder.begin()
-        while not is_stopped() and (epoch := next_epoch()):
+        while epoch := next_epoch():
             recorder.run(epoch)
         interrupts.at_once = "Stopped after the last epoch. Everything is saved."
         if evaluate:
             interrupts.at_once = "Stopped during the final evaluation. Repeat it with --resume."
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
-        recorder.end()
+        told.tell("on_train_end", logs=recorder.epoch_logs)
         recorder.write_tables()  # a kill may have come between checkpoint and tables
         return _finish(start, evaluate=evaluate)
 
@@ -258,11 +239,9 @@ def epoch_seconds(
     >>> training.epoch_seconds("lstm", corpus, units=4, batch_size=1000) > 0
     True
     """
-    source = "" if weights is None else source_of(weights)
-    read_as, overrides = reading(corpus, settings)
     with tempfile.TemporaryDirectory() as folder:
-        request = Request(Path(folder, "RUN"), name, corpus, None, source, overrides, read_as)
-        with begin(request) as start:
+        request = starting.request_of(f"{folder}/RUN", name, corpus, None, weights, settings)
+        with starting.begin(request) as start:
             start.model.fit(start.train_batches, steps_per_epoch=1, verbose=0)  # compiles
             steps, most = 1, len(start.train_batches)
             while True:
@@ -277,28 +256,21 @@ def epoch_seconds(
 def _say_which_card(name: StrPath, pairs: str) -> None:
     """Print whose sizes and recipe pairs have that the card of model `name` does not list."""
     if pairs not in (listed := zoo.card(name).corpora) and PAIRS_OF_ONES_OWN in listed:
-        print(
-            f"The card of {str(name)!r} does not list {pairs!r}: sizes and recipe are those "
-            f"for {PAIRS_OF_ONES_OWN}. Another corpus of the card is chosen with --card-for, and "
-            "in Python with `zoo.card(name, corpus)` as the name.",
-            file=sys.stderr,
-            flush=True,
-        )
+        message = f"The card of {str(name)!r} does not list {pairs!r}: sizes and recipe are those "
+        message += f"for {PAIRS_OF_ONES_OWN}. Another corpus of the card is chosen with --card-for,"
+        message += " and in Python with `zoo.card(name, corpus)` as the name."
+        print(message, file=sys.stderr, flush=True)
 
 
 def _tell_of_text(corpus: Corpus | PairCorpus) -> None:
     """Print how a text is read by default, and what its tokeniser does not suit."""
     if not isinstance(corpus, Corpus):
         return
-    lines, words = [corpus.note], corpus.vocabulary.words
-    if isinstance(corpus.vocabulary, Vocabulary):
-        splits = ((split, corpus.split(split)[:WARNING_TOKENS].tolist()) for split in SPLITS)
-        warnings = (
-            tokenisation_warning([words[i] for i in ids], what=f"{split!r} of {corpus.source!r}")
-            for split, ids in splits
-        )
-        lines.append(next(filter(None, warnings), ""))
-    for line in filter(None, [*lines, _unseen(corpus)]):
+    warning, words = "", corpus.vocabulary.words
+    for split in SPLITS if isinstance(corpus.vocabulary, Vocabulary) else ():
+        begin = [words[i] for i in corpus.split(split)[:WARNING_TOKENS].tolist()]
+        warning = warning or tokenisation_warning(begin, what=f"{split!r} of {corpus.source!r}")
+    for line in filter(None, [corpus.note, warning, _unseen(corpus)]):
         print(line, file=sys.stderr, flush=True)
 
 
@@ -308,12 +280,11 @@ def _unseen(corpus: Corpus) -> str:
     starts = range(0, len(train), WARNING_TOKENS)
     if unk_id is None or any(unk_id in train[i : i + WARNING_TOKENS] for i in starts):
         return ""
-    shares = {split: np.mean(corpus.split(split) == unk_id) for split in SPLITS}
-    split = max(shares, key=lambda split: shares[split])
-    if not shares[split]:
+    share, split = max((np.mean(corpus.split(split) == unk_id), split) for split in SPLITS)
+    if not share:
         return ""
     return (
-        f"Warning: {UNK} is {shares[split]:.1%} of {split!r} and not in train, so no model learns "
+        f"Warning: {UNK} is {share:.1%} of {split!r} and not in train, so no model learns "
         "to expect it. Read the text as byte-level BPE, the default, or as words with a "
         "`min_count` of at least 2."
     )
@@ -323,15 +294,15 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
     """Return the run with its best weights; with `evaluate`, write `results.json` first."""
     folder, model, history = start.folder, start.model, start.progress.history
     optimizer = optimizer_of(model).plain()
-    if policy_of(start.recipe) == keras.config.dtype_policy().name:
+    if starting.policy_of(start.recipe) == keras.config.dtype_policy().name:
         load_weights(model, folder / WEIGHTS)
     else:
-        model = load(folder)
+        model = runs.load(folder)
     results: dict[str, Any] = {}
     if evaluate:
         results = _results_of(model, start)
         write_file(folder, RESULTS, json.dumps(results, indent=2) + "\n")
-    elif evaluated_epochs(folder) != len(history):
+    elif starting.evaluated_epochs(folder) != len(history):
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
@@ -345,13 +316,15 @@ def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
     corpus, history = start.corpus, start.progress.history
     by_sentence = start.recipe.batching == "sentences"
-
-    def evaluated(split: str) -> Evaluation | PairEvaluation:
+    perplexities: dict[str, float] = {}
+    figures: dict[str, Any] = {}
+    for split in ("valid", "test"):
         if isinstance(corpus, PairCorpus):
-            return evaluate_pairs(model, corpus, split)
-        return evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
-
-    evaluations = {split: evaluated(split) for split in ("valid", "test")}
+            result: Any = evaluate_pairs(model, corpus, split)
+        else:
+            result = evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
+        perplexities[f"{split}_perplexity"] = result.perplexity
+        figures |= {f"{split}_{key}": value for key, value in result.figures().items()}
     best = min(history, key=watched)
     steady = history[1:] or history  # the first epoch includes compilation
     restarts = start.progress.restarts
@@ -359,12 +332,8 @@ def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
     return {
         "name": model.name,
         "parameters": model.count_params(),
-        **{f"{split}_perplexity": result.perplexity for split, result in evaluations.items()},
-        **{
-            f"{split}_{key}": value
-            for split, result in evaluations.items()
-            for key, value in result.figures().items()
-        },
+        **perplexities,
+        **figures,
         "batch_size": 1,  # of these figures
         "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),

@@ -54,10 +54,7 @@ class Averaging(CompiledUpdates):
         self.short_averages = []
         self.short_steps: Any = None
 
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
+    def add_slots(self, variables):
         if self.average != "none":
             self.averages = self.add_optimizer_variables(variables, "average")
             self.averaged_steps = self.add_variable((), dtype="int", name="averaged_steps")
@@ -68,7 +65,10 @@ class Averaging(CompiledUpdates):
     def update_all(self, grads, trainable_variables):
         super().update_all(grads, trainable_variables)
         if self.averages_on:
-            self._update_averages()
+            # "asgd" drops the first step.
+            self._update(self.averages, self.averaged_steps, dropped=int(self.average == "asgd"))
+        if self.averages_on and self.average == "two_tailed":
+            self._update(self.short_averages, self.short_steps)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         # Keras calls this after clipping.
@@ -78,12 +78,6 @@ class Averaging(CompiledUpdates):
                 for gradient, weight in zip(grads, trainable_variables)
             ]
         super()._backend_update_step(grads, trainable_variables, learning_rate)
-
-    def _update_averages(self):
-        # "asgd" drops the first step.
-        self._update(self.averages, self.averaged_steps, dropped=int(self.average == "asgd"))
-        if self.average == "two_tailed":
-            self._update(self.short_averages, self.short_steps)
 
     def _update(self, averages, count, *, dropped=0):
         count.assign_add(1)
@@ -169,7 +163,25 @@ class AdamW(Averaging, _fastest(keras.optimizers.AdamW)):  # type: ignore[misc]
     """`keras.optimizers.AdamW`; see `Averaging`."""
 
 
-class _RectifiedAdam(keras.optimizers.Adam):
+@keras.saving.register_keras_serializable("dualnet")
+class RectifiedAdam(Averaging, keras.optimizers.Adam):
+    """Adam whose step size is rectified while few gradients have been seen; see `Averaging`.
+
+    With m and v the running means of the gradient and of its square, as in Adam, after step t:
+
+    l = L - 2 t beta_2^t / (1 - beta_2^t),  L = 2 / (1 - beta_2) - 1
+    w' = w - rate * m / (1 - beta_1^t) * r * sqrt(1 - beta_2^t) / (sqrt(v) + epsilon)
+    r = sqrt((l - 4) (l - 2) L / ((L - 4) (L - 2) l))
+
+    While l is at most 5, w' = w - rate * m / (1 - beta_1^t). `epsilon` is where
+    `torch.optim.RAdam` has it.
+
+    Args:
+        *args, **kwargs: Passed to `keras.optimizers.Adam`, and to `Averaging`.
+
+    Reference: Liu et al., 2020, https://arxiv.org/abs/1908.03265, Algorithm 2
+    """
+
     def update_step(self, gradient, variable, learning_rate):
         rate, gradient = ops.cast(learning_rate, variable.dtype), ops.cast(gradient, variable.dtype)
         index = self._get_variable_index(variable)
@@ -190,23 +202,3 @@ class _RectifiedAdam(keras.optimizers.Adam):
         )
         scale = ops.where(length > 5, square_root / (ops.sqrt(square) + self.epsilon), 1.0)
         variable.assign_sub(rate * mean / (1 - ops.power(self.beta_1, t)) * scale)
-
-
-@keras.saving.register_keras_serializable("dualnet")
-class RectifiedAdam(Averaging, _RectifiedAdam):
-    """Adam whose step size is rectified while few gradients have been seen; see `Averaging`.
-
-    With m and v the running means of the gradient and of its square, as in Adam, after step t:
-
-    l = L - 2 t beta_2^t / (1 - beta_2^t),  L = 2 / (1 - beta_2) - 1
-    w' = w - rate * m / (1 - beta_1^t) * r * sqrt(1 - beta_2^t) / (sqrt(v) + epsilon)
-    r = sqrt((l - 4) (l - 2) L / ((L - 4) (L - 2) l))
-
-    While l is at most 5, w' = w - rate * m / (1 - beta_1^t). `epsilon` is where
-    `torch.optim.RAdam` has it.
-
-    Args:
-        *args, **kwargs: Passed to `keras.optimizers.Adam`, and to `Averaging`.
-
-    Reference: Liu et al., 2020, https://arxiv.org/abs/1908.03265, Algorithm 2
-    """

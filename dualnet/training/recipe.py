@@ -214,11 +214,9 @@ class Recipe(Settings):
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a fresh optimizer."""
         settings: dict[str, Any] = {
-            "learning_rate": float(self.learning_rate),
-            "average": self.averaging,
-            "clipnorm": self.clipnorm or None,
-            "global_clipnorm": self.global_clipnorm or None,
-        }
+            "learning_rate": float(self.learning_rate), "average": self.averaging,
+            "clipnorm": self.clipnorm or None, "global_clipnorm": self.global_clipnorm or None,
+        }  # fmt: skip
         if self.optimizer != "sgd":
             settings |= {"beta_1": self.beta_1, "epsilon": self.epsilon}
         if self.weight_decay or self.optimizer == "adamw":
@@ -245,10 +243,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     """
     arguments = [key for key in zoo.known_arguments(card, overrides) if key != "name"]
     fields = Recipe.names()
-    overrides = {
-        key: value.item() if isinstance(value, np.generic) else value
-        for key, value in overrides.items()
-    }
+    overrides = {k: v.item() if isinstance(v, np.generic) else v for k, v in overrides.items()}
     for key in (*card.config, *overrides):
         if key not in arguments and not (key in overrides and key in fields):
             value = {**card.config, **overrides}[key]

@@ -52,14 +52,9 @@ class Recorder(keras.callbacks.Callback):
     """Trains and validates epoch by epoch; keeps the RUN folder and `start.progress` current."""
 
     def __init__(
-        self,
-        start: Start,
-        interrupts: Interrupts,
-        callbacks: Callbacks,
-        *,
-        checkpoint_steps: int,
+        self, start: Start, interrupts: Interrupts, callbacks: Callbacks, checkpoint_steps: int, *,
         show: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.start = start
         self.state = start.progress
@@ -68,28 +63,21 @@ class Recorder(keras.callbacks.Callback):
         self.may_restart = start.recipe.on_divergence == "restart"
         self.steps = len(start.train_batches)
         self.is_two_tailed = start.recipe.averaging == "two_tailed"  # from the first step on
-        self.interrupts = interrupts
-        self.checkpoint_steps = checkpoint_steps
+        self.interrupts, self.checkpoint_steps = interrupts, checkpoint_steps
         self.show = show and sys.stderr is not None
         self.draws = self.show and sys.stderr.isatty()
         self.unsaved_steps = 0
         self.refreshed = self.drawn = self.logged = -math.inf  # times
-        self.timed_from: tuple[float, int] | None = None  # when a step had ended, and which
         self.is_timed = False
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.events: _tensorboard.EventWriter | None = None
+        columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         self.bar = Progress(
-            "{task.description}",
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            "left  {task.fields[figures]}",
+            "{task.description}", *columns, "left  {task.fields[figures]}",
             console=Console(stderr=True, force_jupyter=False),
-            auto_refresh=False,
-            transient=True,
+            auto_refresh=False, transient=True, disable=not self.draws,
             redirect_stdout=False,  # else it would end up on standard error
-            disable=not self.draws,
-        )
+        )  # fmt: skip
         self.task = self.bar.add_task("", completed=self._steps_so_far(), figures="")
 
     # --- the whole training, for callbacks
@@ -103,10 +91,6 @@ class Recorder(keras.callbacks.Callback):
         self.callbacks.begin(model, verbose=int(self.show), epochs=epochs, steps=self.steps)
         self.callbacks.state = state.callbacks
         state.stopped = bool(model.stop_training)
-
-    def end(self) -> None:
-        """Tell the callbacks that training has ended."""
-        self.callbacks.tell("on_train_end", logs=self.epoch_logs)
 
     # --- one epoch
 
@@ -125,7 +109,8 @@ class Recorder(keras.callbacks.Callback):
     def train(self, plan: Plan) -> None:
         """Run the remaining steps of the current epoch."""
         model, batches = self.start.model, self.start.train_batches
-        self.first_step, self.timed_from = self.state.step, None
+        self.first_step = self.state.step
+        self.timed_from: tuple[float, int] | None = None  # when a step had ended, and which
         if plan.begins and is_round(plan.phase) and not self.first_step:
             self._begin_round()
         optimizer = optimizer_of(model)
@@ -149,13 +134,9 @@ class Recorder(keras.callbacks.Callback):
             self.bar.start()
             self._report(f"{self._tokens()}, compiling")
             model.fit(
-                _Remaining(batches, self.first_step),
-                steps_per_epoch=self.steps - self.first_step,
-                initial_epoch=plan.epoch - 1,
-                epochs=plan.epoch,
-                callbacks=[self],
-                verbose=0,
-            )
+                _Remaining(batches, self.first_step), steps_per_epoch=self.steps - self.first_step,
+                initial_epoch=plan.epoch - 1, epochs=plan.epoch, callbacks=[self], verbose=0,
+            )  # fmt: skip
         self.logs = {metric.name: float(metric.result()) for metric in model.metrics}
         self._check_loss(self.logs["loss"])
         self._update_state()
@@ -192,28 +173,27 @@ class Recorder(keras.callbacks.Callback):
         if self.is_two_tailed:
             if min(history, key=lambda row: row[f"val_perplexity_{PLAIN}"]) is row:
                 write_weights(folder, model, PLAIN_WEIGHTS)
-            self._update_averages()
+            action = two_tailed.next_action(history)
+            if action == two_tailed.SHORTEN:
+                optimizer_of(model).shorten()
+            elif action != two_tailed.KEEP:
+                optimizer_of(model).empty(short_only=action == two_tailed.EMPTY_SHORT)
         self._save()
         self.write_tables(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
-        if self.show:
-            phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
-            bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
-            self.bar.update(self.task, completed=self._steps_so_far(), refresh=True)
-            self.bar.console.print(
-                f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity "
-                f"{row['perplexity']:.2f}  valid {row['val_perplexity']:.2f}{bleu}  "
-                f"{row['tokens_per_second']:,.0f} tokens/s  {row['seconds']:.0f} s",
-                highlight=False,
-                soft_wrap=True,
+        phase = "" if plan.phase == TRAIN else f" ({plan.phase})"
+        bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
+        self.bar.update(self.task, completed=self._steps_so_far(), refresh=True)
+        self._print(
+            f"epoch {plan.epoch}/{plan.last}{phase}  train perplexity {row['perplexity']:.2f}  "
+            f"valid {row['val_perplexity']:.2f}{bleu}  {row['tokens_per_second']:,.0f} tokens/s  "
+            f"{row['seconds']:.0f} s"
+        )
+        if row["val_perplexity"] > (units := len(self.start.corpus.vocabulary)):
+            self._print(
+                f"Validation is worse than the uniform distribution over {units:,} units. Unless "
+                "it falls in the next epochs, try a smaller learning_rate than "
+                f"{plan.learning_rate:g}, or clip the gradients."
             )
-            if row["val_perplexity"] > (units := len(self.start.corpus.vocabulary)):
-                self.bar.console.print(
-                    "Validation is worse than the uniform distribution over "
-                    f"{units:,} units. Unless it falls in the next epochs, try a smaller "
-                    f"learning_rate than {plan.learning_rate:g}, or clip the gradients.",
-                    highlight=False,
-                    soft_wrap=True,
-                )
 
     def _candidates(self, plan: Plan) -> dict[str, list[Any] | None]:
         """Return the averages to validate by name; None stands for the weights themselves."""
@@ -225,22 +205,13 @@ class Recorder(keras.callbacks.Callback):
             candidates[SHORT] = optimizer.short_averages
         return candidates
 
-    def _update_averages(self) -> None:
-        optimizer = optimizer_of(self.start.model)
-        action = two_tailed.next_action(self.state.history)
-        if action == two_tailed.SHORTEN:
-            optimizer.shorten()
-        elif action != two_tailed.KEEP:
-            optimizer.empty(short_only=action == two_tailed.EMPTY_SHORT)
-
     def _evaluate(self, weights: list[Any] | None) -> dict[str, float]:
         """Return the validation results of the model with these weights, None for its own."""
         model = self.start.model
         with self.swapped:
             self.swapped.enter_context(_weights_in(model, weights))
-            logs = model.evaluate(
-                self.start.valid_batches, verbose=0, return_dict=True, callbacks=[self]
-            )
+            batches = self.start.valid_batches
+            logs = model.evaluate(batches, verbose=0, return_dict=True, callbacks=[self])
             self._check_loss(logs["loss"])
             results = {f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")}
             if self.start.recipe.watch == "bleu":
@@ -262,21 +233,17 @@ class Recorder(keras.callbacks.Callback):
         if self.events is None:  # a fresh file, so that a resumed run has each epoch once
             (folder / "tensorboard").mkdir(exist_ok=True)
             file = _tensorboard.new_file(folder / "tensorboard")
-            self.events = _tensorboard.EventWriter(file)
-            rows = history
+            self.events, rows = _tensorboard.EventWriter(file), history
         for row in rows:
             scalars = {tag: value for tag, value in row.items() if tag != "phase"}
             self.events.write_scalars(int(row["epoch"]), scalars)
         self.events.file.flush()
         if draw:
-            name = self.start.model.name
-            curves = {
-                f"{name} valid": [row["val_perplexity"] for row in history],
-                f"{name} train": [row["perplexity"] for row in history],
-            }
-            plain = f"val_perplexity_{PLAIN}"
-            if plain in history[0]:
-                curves[f"{name} valid, without averages"] = [row[plain] for row in history]
+            columns = {"valid": "val_perplexity", "train": "perplexity"}
+            if self.is_two_tailed:
+                columns["valid, without averages"] = f"val_perplexity_{PLAIN}"
+            model = self.start.model.name
+            curves = {f"{model} {n}": [row[key] for row in history] for n, key in columns.items()}
             plot_curves(curves, folder / "curves.png")
             self.drawn = time.perf_counter()
 
@@ -366,20 +333,21 @@ class Recorder(keras.callbacks.Callback):
         """Print once, after some steps, about how long the epochs take."""
         now, done = time.perf_counter(), self._steps_so_far()
         began, step = self.timed_from = self.timed_from or (now, done)  # the first step compiles
-        if self.show and not self.is_timed and now - began > TIMED_SECONDS:
+        if not self.is_timed and now - began > TIMED_SECONDS:
             self.is_timed = True
-            seconds = (now - began) / (done - step) * self.steps
-            line = told_time(seconds, self.plan.last)
-            self.bar.console.print(line, highlight=False, soft_wrap=True)
+            self._print(told_time((now - began) / (done - step) * self.steps, self.plan.last))
 
     def _report(self, figures: str) -> None:
         """Show `figures` in the bar; without a terminal as a line, the first of them at once."""
         done, now = self._steps_so_far(), time.perf_counter()
         if self.draws:
             self.bar.update(self.task, completed=done, figures=figures, refresh=True)
-        elif self.show and now - self.logged > LOG_SECONDS:
+        elif now - self.logged > LOG_SECONDS:
             self.logged = now
-            line = f"epoch {self.plan.epoch}/{self.plan.last}  {figures}"
+            self._print(f"epoch {self.plan.epoch}/{self.plan.last}  {figures}")
+
+    def _print(self, line: str) -> None:
+        if self.show:
             self.bar.console.print(line, highlight=False, soft_wrap=True)
 
     def _steps_so_far(self) -> int:
@@ -389,7 +357,7 @@ class Recorder(keras.callbacks.Callback):
         """Start a round of fine-tuning from the best weights, with a fresh optimizer."""
         model = self.start.model
         random_states = model.core.non_trainable_variables  # these continue
-        before = [_copy(variable) for variable in random_states]
+        before = [*map(_copy, random_states)]
         load_weights(model, self.start.folder / WEIGHTS)
         _assign(random_states, before)
         optimizer_of(model).begin_anew()
@@ -422,7 +390,7 @@ class Recorder(keras.callbacks.Callback):
         is_averaged = self.plan.averaged and not self.is_two_tailed
         with _weights_in(start.model, optimizer.averages if is_averaged else None):
             for count in due:
-                kept.keep(start.folder, count, start.model, start.card, start.corpus)
+                kept.keep(start.folder, count, start.model, start.card)
         self.started = time.perf_counter() - self.state.seconds  # leaves out the keeping
 
     def _update_state(self) -> None:
@@ -447,16 +415,14 @@ class Recorder(keras.callbacks.Callback):
     def _refuse_to_go_on(self, what: str) -> NoReturn:
         recipe, folder = self.start.recipe, self.start.folder
         clip = "global_clipnorm" if recipe.global_clipnorm else "clipnorm"
+        message = f"{what}, in epoch {len(self.state.history) + 1} by step {self.state.step}. "
         way_out = "Train again"
         if checkpoints.exist(folder):
             way_out = f"The last checkpoint in {str(folder)!r} is intact: resume from it with "
             way_out += "--resume, or train again"
-        raise DivergedError(
-            what,
-            f"{what}, in epoch {len(self.state.history) + 1} by step "
-            f"{self.state.step}. {way_out}, with a smaller learning_rate (it was "
-            f"{self.plan.learning_rate:g}) or a {clip} (it was {getattr(recipe, clip):g}; try 1).",
-        )
+        way_out += f", with a smaller learning_rate (it was {self.plan.learning_rate:g}) or a "
+        way_out += f"{clip} (it was {getattr(recipe, clip):g}; try 1)."
+        raise DivergedError(what, message + way_out)
 
     def _restart(self, plan: Plan, error: DivergedError) -> None:
         """Go back to the best epoch, or to the start, with a lower rate; save that at once."""
@@ -476,13 +442,12 @@ class Recorder(keras.callbacks.Callback):
         self._save()
         self.close()  # the next epoch writes all anew
         self.events = None
-        if self.show:
-            line = (
-                f"{error.reason}, in epoch {plan.epoch}. Restart {len(restarts)} goes back to "
-                f"{f'the end of epoch {best}' if best else 'the start'}, with "
-                f"{RESTART_FACTOR ** len(restarts):.2g} times the learning rate of the recipe."
-            )
-            self.bar.console.print(line, highlight=False, soft_wrap=True)
+        place = f"the end of epoch {best}" if best else "the start"
+        factor = RESTART_FACTOR ** len(restarts)
+        self._print(
+            f"{error.reason}, in epoch {plan.epoch}. Restart {len(restarts)} goes back to "
+            f"{place}, with {factor:.2g} times the learning rate of the recipe."
+        )
 
 
 def _best_epoch(history: list[dict[str, Any]]) -> int:
@@ -512,13 +477,10 @@ def told_time(seconds: float, epochs: int) -> str:
 @contextlib.contextmanager
 def _weights_in(model: LanguageModel, values: list[Any] | None) -> Iterator[None]:
     """Replace the weights of `model` by `values`, if any; restore them bit for bit afterwards."""
-    if values is None:
-        yield
-        return
-    weights = model.trainable_variables
-    before = [_copy(weight) for weight in weights]
+    weights = [] if values is None else model.trainable_variables
+    before = [*map(_copy, weights)]
     try:
-        _assign(weights, [_copy(value) for value in values])
+        _assign(weights, [*map(_copy, values or ())])
         yield
     finally:
         _assign(weights, before)
@@ -543,14 +505,12 @@ class _Remaining(keras.utils.PyDataset):
     `lengths_vary`.
     """
 
-    def __init__(self, batches: keras.utils.PyDataset, start: int) -> None:
+    def __init__(self, batches: Any, start: int) -> None:
         super().__init__(workers=1, use_multiprocessing=False)
-        self.batches = batches
-        self.start = start
-        self.skipped = 0
-        self.vocabulary = getattr(batches, "vocabulary", None)
+        self.batches, self.start, self.skipped = batches, start, 0
+        self.vocabulary = batches.vocabulary
         self.carried = getattr(batches, "carried", True)
-        self.lengths_vary = getattr(batches, "lengths_vary", False)
+        self.lengths_vary = batches.lengths_vary
 
     def __len__(self) -> int:
         return len(self.batches) - self.skipped

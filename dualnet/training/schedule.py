@@ -45,23 +45,22 @@ def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]], *, restarts: int 
     phase = _phase(recipe, history)
     if phase is None:
         return None
+    epoch, fall = len(history) + 1, 0.0
+    begins = not history or history[-1]["phase"] != phase
     if is_round(phase):
         before = sum(row["phase"] != phase for row in history)
         last = before + (recipe.finetune_epochs or recipe.epochs)
         rate = recipe.finetune_learning_rate or recipe.learning_rate
-    else:
-        last = recipe.epochs
-        rate = recipe.learning_rate * recipe.decay ** max(len(history) + 1 - recipe.hold_epochs, 0)
-        rate *= recipe.plateau_decay ** _without_gain(_watched(history))
-        if recipe.square_root_decay:
-            rate /= math.sqrt(len(history) + 1)
+        return Plan(epoch, last, phase, begins, rate * RESTART_FACTOR**restarts)
+    rate = recipe.learning_rate * recipe.decay ** max(epoch - recipe.hold_epochs, 0)
+    rate *= recipe.plateau_decay ** _without_gain(_watched(history))
+    if recipe.square_root_decay:
+        rate /= math.sqrt(epoch)
     rate *= RESTART_FACTOR**restarts
-    fall = 0.0
-    if recipe.linear_decay and not is_round(phase):
-        fall = rate / last
+    if recipe.linear_decay:
+        fall = rate / recipe.epochs
         rate -= fall * len(history)
-    begins = not history or history[-1]["phase"] != phase
-    return Plan(len(history) + 1, last, phase, begins, rate, fall)
+    return Plan(epoch, recipe.epochs, phase, begins, rate, fall)
 
 
 def is_round(phase: str) -> bool:

@@ -20,6 +20,7 @@ from dualnet.training.loop import train
 from dualnet.training.start import FinishedError, card_for, check_seed
 
 SEEDS = "seeds.json"
+FIGURES = ("valid_", "test_")  # begin the names of those that are compared
 
 
 @checked
@@ -70,9 +71,7 @@ def train_seeds(
     """
     seeds = [check_seed(seed) for seed in seeds]
     if len(seeds) < 2 or len({*seeds}) < len(seeds):
-        raise ArgumentError(
-            "seeds", f"must be at least two integers, all different. Received: seeds={seeds}."
-        )
+        raise ArgumentError("seeds", "must be at least two integers, all different.", seeds=seeds)
     if not isinstance(name, Card) and not card_of_run(name):
         name = card_for(name, corpus)
     folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
@@ -100,19 +99,16 @@ def train_seeds(
             results = train(seed=seed, output=folder, progress=progress, **arguments).results
         except FinishedError:
             results = Run.open_folder(folder).results
-        numbers = {key: value for key, value in results.items() if is_number(value)}
-        figures = {key: numbers[key] for key in numbers if key.startswith(("valid_", "test_"))}
-        best = {"best_epoch": results["best_epoch"]}
-        runs.append({"seed": seed, "path": str(folder), **best, **figures})
-    shared = [key for key in figures if all(key in run for run in runs)]
+        row = {"seed": seed, "path": str(folder), "best_epoch": results["best_epoch"]}
+        for key, value in results.items():
+            if key.startswith(FIGURES) and is_number(value):
+                row[key] = value
+        runs.append(row)
+    shared = [key for key in row if key.startswith(FIGURES) and all(key in run for run in runs)]
     columns = {key: [run[key] for run in runs] for key in shared}
-    result = {
-        "name": results["name"],
-        "seeds": seeds,
-        "runs": runs,
-        "mean": {key: statistics.mean(values) for key, values in columns.items()},
-        "deviation": {key: statistics.stdev(values) for key, values in columns.items()},
-    }
+    result = {"name": results["name"], "seeds": seeds, "runs": runs}
+    for name, figure in (("mean", statistics.mean), ("deviation", statistics.stdev)):
+        result[name] = {key: figure(values) for key, values in columns.items()}
     write_whole(Path(output) / SEEDS, json.dumps(result, indent=2) + "\n")
     return result
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,7 +13,7 @@ import keras
 from dualnet import zoo
 from dualnet._checks import ArgumentError, StrPath, check_count, checked
 from dualnet._contexts import dtype_policy
-from dualnet._files import claim, is_used, read_json, remove_unfinished
+from dualnet._files import claim, is_used, read_json, remove_unfinished, sha256_of_data
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
 from dualnet.cards import Card, with_vocabulary_size
 from dualnet.corpora import Corpus, PairCorpus
@@ -66,6 +64,16 @@ class Request:
         return not self.weights and not isinstance(self.name, Card) and bool(card_of_run(self.name))
 
 
+def request_of(
+    output: StrPath, name: StrPath | Card, corpus: AnyCorpus | str, seed: int | None,
+    weights: StrPath | None, settings: Mapping[str, Any],
+) -> Request:  # fmt: skip
+    """Return the request of these arguments of `train`."""
+    read_as, overrides = initial_weights.reading(corpus, settings)
+    source = "" if weights is None else source_of(weights)
+    return Request(Path(output), name, corpus, seed, source, overrides, read_as)
+
+
 def check_seed(seed: int) -> int:
     """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
     check_count("seed", seed, least=0)
@@ -95,9 +103,7 @@ def begin(request: Request) -> Iterator[Start]:
     """Yield a new run. Its folder is claimed and written to once nothing is left to refuse."""
     name, overrides, seed = request.name, request.overrides, request.seed
     check_own(request.folder)
-    weights = request.weights
-    if request.goes_on and not isinstance(name, Card):
-        weights = source_of(name)
+    weights = source_of(str(name)) if request.goes_on else request.weights
     published = name if isinstance(name, Card) else card_for(name, request.corpus)
     with zoo.located(published, overrides):
         config, recipe = split_overrides(published, overrides)
@@ -113,23 +119,15 @@ def begin(request: Request) -> Iterator[Start]:
         config = fit_to_corpus(config, recipe, corpus, overrides)
         is_published = isinstance(corpus, PairCorpus) and published.corpus == corpus.name
         if is_published and config["vocabulary_size"] != units:
-            warnings.warn(
-                f"The card of {published.name!r} for {corpus.name!r} has {units} units, and the "
-                f"tokeniser of these pairs {config['vocabulary_size']}: the model is another one. "
-                f"To have as many, give the tokeniser bpe:{units}.",
-                stacklevel=2,
-            )
+            message = f"The card of {published.name!r} for {corpus.name!r} has {units} units, and "
+            message += f"the tokeniser of these pairs {config['vocabulary_size']}: the model is "
+            message += f"another one. To have as many, give the tokeniser bpe:{units}."
+            warnings.warn(message, stacklevel=2)
     card = dataclasses.replace(
-        published,
-        note="",
-        seed=seed,
-        weights=weights,
-        corpus=corpus.name,
-        lowercase=corpus.lowercase,
-        trained_on=run_folder.corpus_table(corpus),
-        config=config,
+        published, note="", seed=seed, weights=weights, corpus=corpus.name,
+        lowercase=corpus.lowercase, trained_on=run_folder.corpus_table(corpus), config=config,
         recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
-    )
+    )  # fmt: skip
     start = _prepare(request, card, recipe, corpus, source)
     del source  # frees its memory
     with claim(start.folder, holds="run", resume=False, may_hold=run_folder.EARLY_FILES):
@@ -173,9 +171,8 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
         if not run.has_vocabulary:
             run_folder.write_vocabularies(folder, corpus)
         run_folder.write_card(folder, card)
-        restored = checkpoints.restore(
-            folder, start.model, start.progress.run, steps=len(start.train_batches)
-        )
+        run_id, steps = start.progress.run, len(start.train_batches)
+        restored = checkpoints.restore(folder, start.model, run_id, steps=steps)
         start.progress = restored or start.progress
         start.progress.run = identity(card)
         yield start
@@ -213,9 +210,8 @@ def fit_to_corpus(
         raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=size_given)
     fitted = with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
-        if config.get("share_embeddings") and (
-            corpus.source_vocabulary.sha256 != corpus.vocabulary.sha256
-        ):
+        is_shared = corpus.source_vocabulary.sha256 == corpus.vocabulary.sha256
+        if config.get("share_embeddings") and not is_shared:
             message = "needs one tokeniser for both sides. Received: True, and two, "
             way_out = "Load the pairs with joint=True."
             raise ArgumentError("share_embeddings", f"{message}{corpus.tokenizer!r}. {way_out}")
@@ -244,10 +240,8 @@ def card_for(name: StrPath, corpus: Corpus | PairCorpus | str) -> Card:
     """
     corpus_name = corpus if isinstance(corpus, str) else corpus.name
     listed = zoo.card(name).corpora
-    for choice in (corpus_name, PAIRS_OF_ONES_OWN):
-        if choice in listed:
-            return zoo.card(name, choice)
-    return zoo.card(name)
+    choices = (choice for choice in (corpus_name, PAIRS_OF_ONES_OWN) if choice in listed)
+    return zoo.card(name, next(choices, None))
 
 
 @checked
@@ -286,10 +280,9 @@ def batches_of(
         message = f"The split {split!r} must hold at least {least}. Received: {len(tokens)} in"
         way_out = "Choose a smaller batch_size or a longer text."
         raise ValueError(f"{message} {corpus.source!r}. {way_out}")
-    settings = {name: getattr(recipe, name) for name in ("batch_size", "sequence_length")}
-    if seed is not None:
-        settings |= {name: getattr(recipe, name) for name in RANDOM} | {"seed": seed}
-    return corpus.batches(split, **settings)
+    random = () if seed is None else RANDOM
+    settings = recipe.given(("batch_size", "sequence_length", *random))
+    return corpus.batches(split, seed=seed or 0, **settings)
 
 
 def _prepare(
@@ -314,13 +307,10 @@ def _prepare(
     model.evaluation_rows.resize(recipe.batch_size)
     transferred = None
     if source is not None:
-        transferred = initial_weights.load_start(
-            source, model, card.weights, card.config, goes_on=request.goes_on
-        )
-    progress = Progress(run=identity(card))
+        transferred = initial_weights.load_start(source, model, card, goes_on=request.goes_on)
     return Start(
-        request.folder, card, recipe, corpus, model, train_batches, valid_batches, progress,
-        transferred, words,
+        request.folder, card, recipe, corpus, model, train_batches, valid_batches,
+        Progress(run=identity(card)), transferred, words,
     )  # fmt: skip
 
 
@@ -360,12 +350,12 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**request.overrides, **options}
+    changes = {key: settings.pop(key) for key in RESUMABLE if key in settings}
     for key, value in settings.items():
-        as_before = before.get(key) == (list(value) if isinstance(value, tuple) else value)
-        if key not in RESUMABLE and (key not in before or not as_before):
+        value = list(value) if isinstance(value, tuple) else value
+        if key not in before or before[key] != value:
             message = f"must stay {before.get(key)!r}, as when the run started, with --resume."
             raise ArgumentError(key, message, " Leave it out, or train again.", **{key: value})
-    changes = {key: value for key, value in settings.items() if key in RESUMABLE}
     resumed = dataclasses.replace(card, recipe={**card.recipe, **changes})
     _check_unfinished(folder, card, recipe_of(resumed.recipe), may_be_finished=may_be_finished)
     return resumed
@@ -376,7 +366,7 @@ def identity(card: Card) -> str:
     table = run_folder.card_table(card)  # as it is read again
     recipe = {key: value for key, value in table["recipe"].items() if key not in RESUMABLE}
     parts = [card.name, card.seed, table["config"], recipe, card.trained_on["sha256"]]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return sha256_of_data(parts)
 
 
 def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finished: bool) -> None:
@@ -384,16 +374,14 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     latest = checkpoints.peek(folder)
     history = latest.history if latest else []
     rounds = len({row["phase"] for row in history if is_round(row["phase"])})
-    epochs = recipe_of(card.recipe).epochs
-    if rounds and recipe.epochs != epochs:
+    if rounds and recipe.epochs != (epochs := recipe_of(card.recipe).epochs):
         message = f"must stay {epochs}, as when the run started: its fine-tuning has begun."
         way_out = " To train longer, set finetune_epochs, the most epochs of a round."
         raise ArgumentError("epochs", message, way_out, epochs=recipe.epochs)
     evaluated = evaluated_epochs(folder)
+    finished = evaluated >= recipe.epochs
     if latest:
         finished = evaluated == len(history) and plan(recipe, history) is None
-    else:
-        finished = evaluated >= recipe.epochs
     if may_be_finished or not evaluated or not finished:
         return
     way_out = f"To continue, give more: --epochs {evaluated + 1}."
@@ -405,15 +393,14 @@ def _check_unfinished(folder: Path, card: Card, recipe: Recipe, *, may_be_finish
     elif recipe.averaging == "asgd":
         way_out += " Or fine-tune it, with --set finetune=once."
     last = f", the last in round {rounds} of fine-tuning" if rounds else ""
-    raise FinishedError(
-        f"The run in {str(folder)!r} is finished: it has {evaluated} epochs{last}. {way_out}"
-    )
+    message = f"is finished: it has {evaluated} epochs{last}. {way_out}"
+    raise FinishedError(f"The run in {str(folder)!r} {message}")
 
 
 def evaluated_epochs(folder: Path) -> int:
     """Return the number of epochs after which the run was evaluated, 0 if it never was."""
-    missing_or_damaged = (OSError, ValueError, KeyError, TypeError, OverflowError)
-    with contextlib.suppress(*missing_or_damaged):
+    # Of a file that is missing or damaged.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
         return int(read_json(folder / run_folder.RESULTS)["epochs"])
     return 0
 
@@ -428,7 +415,7 @@ def resumed_corpus(request: Request, run: Run) -> Corpus | PairCorpus:
         received = f"{corpus.name!r} with another text"
         raise ArgumentError("corpus", f"{message} Received: {received}. Train without --resume.")
     source = run.source_vocabulary if run.has_vocabulary else None
-    initial_weights.check_vocabulary(corpus, vocabulary, source, "the run", "RUN")
+    initial_weights.check_vocabulary(corpus, vocabulary, source, "the run")
     if isinstance(corpus, PairCorpus):
         most = card.trained_on["pairs"].get("max_tokens")
         if corpus.max_tokens != most:
