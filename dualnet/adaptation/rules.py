@@ -1,8 +1,7 @@
 """The update rules of dynamic evaluation, as optimizers."""
 
-import keras
 import numpy as np
-from keras import ops
+from keras import ops, optimizers
 
 from dualnet._optimizers import CompiledUpdates
 
@@ -31,7 +30,7 @@ class Rule(CompiledUpdates):
         super().assign_sub(variable, ops.where(self.applies, value, 0))
 
 
-class Nadam(Rule, keras.optimizers.Nadam):
+class Nadam(Rule, optimizers.Nadam):
     """`keras.optimizers.Nadam`."""
 
 

@@ -3,9 +3,8 @@
 import itertools
 import reprlib
 
-import keras
 import numpy as np
-from keras import ops
+from keras import ops, tree, utils
 
 from dualnet._checks import ArgumentError
 
@@ -27,7 +26,7 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
             check_range("x", data, lowest, vocabulary_size)
         return data, batch_size
     spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
-    fixed_rows = spec is None or keras.tree.flatten(spec)[0].shape[0] is not None
+    fixed_rows = spec is None or tree.flatten(spec)[0].shape[0] is not None
     if not fixed_rows and getattr(data, "carried", True):
         raise ArgumentError(
             "x",
@@ -35,7 +34,7 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
             "row of the batch before. Received: a dataset whose last batch may hold fewer rows. "
             "Use batch(batch_size, drop_remainder=True).",
         )
-    if isinstance(data, keras.utils.PyDataset):
+    if isinstance(data, utils.PyDataset):
         one_size = getattr(data, "carried", True) and data.num_batches
         last = data[data.num_batches - 1] if one_size else None
         rows = _rows(data[0])
@@ -53,7 +52,7 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
 def _rows(batch):
     """Return the number of rows of `batch`, its inputs or a tuple that begins with them."""
     inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
-    return int(keras.tree.flatten(inputs)[0].shape[0])
+    return int(tree.flatten(inputs)[0].shape[0])
 
 
 def _of_one_size(batches, rows, faults):

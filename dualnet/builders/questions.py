@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import keras
-from keras import ops
+from keras import ops, tree
 
 from dualnet._backend import scan
 from dualnet.builders.graph import Graph, token_losses
@@ -32,7 +31,7 @@ def ranks(graph: Graph, segment: Segment) -> Answer:
         features, states = graph.logits(segment["tokens"], segment["states"])
     else:
         features, *states = graph.body([segment["tokens"], *segment["states"]], training=False)
-    words, units = graph.word_logits.shape[-1], keras.tree.flatten(features)[-1].shape[-1]
+    words, units = graph.word_logits.shape[-1], tree.flatten(features)[-1].shape[-1]
     batch, time = ops.shape(targets)
     chunks = Chunks(batch * time, words * 4, least=1 if graph.head is None else units // 2)
 
@@ -41,12 +40,12 @@ def ranks(graph: Graph, segment: Segment) -> Answer:
 
     def read(_: Any, chunk: list[Any]) -> Any:
         targets, *chunk = chunk
-        logits = keras.tree.pack_sequence_as(features, [rows[None] for rows in chunk])
+        logits = tree.pack_sequence_as(features, [rows[None] for rows in chunk])
         logits = logits if graph.head is None else graph.head(logits)
         losses = token_losses(heated(logits, segment), targets[None])
         return [], [losses[0], ranks_of(logits[0], targets)]
 
-    sequences = list(map(in_chunks, [targets, *keras.tree.flatten(features)]))
+    sequences = list(map(in_chunks, [targets, *tree.flatten(features)]))
     like = [chunks.like("float32"), chunks.like("int32")]
     _, results = scan(read, [], sequences, like, length=chunks.count)
     losses, ranks = (ops.reshape(chunks.join(result), (batch, time)) for result in results)

@@ -2,15 +2,14 @@
 
 import contextlib
 
-import keras
-from keras import ops
+from keras import layers, ops
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.batches import check_streams
 from dualnet.devices import divided
 
 
-class StreamState(keras.layers.Layer):
+class StreamState(layers.Layer):
     """The recurrent state of the streams that one kind of step reads, training or evaluation.
 
     Holds a variable `(batch, size)` per state, created when the batch size is known. They are

@@ -1,8 +1,7 @@
 """`TranslationModel`: a language model of the target whose first state comes from a source."""
 
-import keras
 import numpy as np
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import ArgumentError, check_flag
 from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_range
@@ -11,7 +10,7 @@ from dualnet.layers import without_gradients
 from dualnet.text import from_config
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class TranslationModel(LanguageModel):
     """An encoder-decoder: source and target ids to float32 logits `(batch, time, words)`.
 

@@ -12,8 +12,7 @@ are recomputed, one chunk of rows at a time.
 
 import functools
 
-import keras
-from keras import ops
+from keras import KerasTensor, backend, ops
 
 from dualnet import _backend
 from dualnet._backend import custom_gradient, scan
@@ -186,7 +185,7 @@ class Chunks:
     def like(self, dtype, *rest):
         """Return the symbolic tensor of a chunk of values, `(length, *rest)`."""
         length = self.length if isinstance(self.length, int) else None
-        return keras.KerasTensor((length, *rest), keras.backend.standardize_dtype(dtype))
+        return KerasTensor((length, *rest), backend.standardize_dtype(dtype))
 
     def join(self, values):
         """Return `(count, length, ...)` as `(rows, ...)`."""

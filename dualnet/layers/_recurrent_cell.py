@@ -3,8 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-import keras
-from keras import ops
+from keras import initializers, ops
 
 from dualnet._checks import (
     ArgumentError,
@@ -305,7 +304,7 @@ def _bias_start(value, size, dtype):
     if not isinstance(value, str):
         return ops.full((size,), value, dtype)
     longest = float(value.removeprefix(CHRONO))
-    return ops.log(keras.initializers.RandomUniform(1.0, longest - 1)((size,), dtype))
+    return ops.log(initializers.RandomUniform(1.0, longest - 1)((size,), dtype))
 
 
 def check_forget_bias(value):

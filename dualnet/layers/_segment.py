@@ -25,8 +25,7 @@ import functools
 import itertools
 from typing import Any, NamedTuple
 
-import keras
-from keras import ops, tree
+from keras import KerasTensor, StatelessScope, backend, ops, tree
 
 from dualnet import _backend
 from dualnet._contexts import override
@@ -259,10 +258,10 @@ class Segment:
             return new_states, [output, *states, *products] if save else [output]
 
         batch = states[0].shape[0]
-        like = [keras.KerasTensor((batch, self.cell.output_size), self.dtype)]
+        like = [KerasTensor((batch, self.cell.output_size), self.dtype)]
         if save:
-            like += [keras.KerasTensor((batch, s.shape[-1]), self.dtype) for s in states]
-            like += [keras.KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
+            like += [KerasTensor((batch, s.shape[-1]), self.dtype) for s in states]
+            like += [KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
         final_states, (outputs, *saved) = _backend.scan(
             step, states, [*inputs, *self.fixed], like, length=self._time(), stacked=1
         )
@@ -304,9 +303,9 @@ class Segment:
         sequences = [ops.convert_to_tensor(d_outputs), *inputs, *saved, *self.fixed]
         carry = [*d_states, *[ops.zeros_like(vector) for vector in vectors]]
         batch = d_states[0].shape[0]
-        like = [keras.KerasTensor(x.shape[1:], x.dtype) for x in inputs]
-        like += [keras.KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
-        like += [keras.KerasTensor((batch, k.shape[-2]), k.dtype) for k, _ in kernels]
+        like = [KerasTensor(x.shape[1:], x.dtype) for x in inputs]
+        like += [KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
+        like += [KerasTensor((batch, k.shape[-2]), k.dtype) for k, _ in kernels]
         carry, results = _backend.scan(
             step, carry, sequences, like, length=self._time(), reverse=True
         )
@@ -318,7 +317,7 @@ class Segment:
         """Return `_step` with `product` for products, and `vectors` for weights and constants."""
         weights, learned = vectors[: len(self.elementwise)], vectors[len(self.elementwise) :]
         constants = dict(enumerate(self.constants)) | dict(zip(self.elementwise_constants, learned))
-        scope = keras.StatelessScope(list(zip(self.elementwise, weights)))
+        scope = StatelessScope(list(zip(self.elementwise, weights)))
         with intercept_products(product), scope:
             return self._step(states, inputs, fixed, list(constants.values()))
 
@@ -327,7 +326,7 @@ class Segment:
 
 
 def _has_gradient(constant):
-    return "float" in keras.backend.standardize_dtype(constant.dtype)
+    return "float" in backend.standardize_dtype(constant.dtype)
 
 
 def _replayed(operand, product, kernel, transposed):
@@ -350,7 +349,7 @@ def _matmul(operand, kernel, transposed):
 
 def _operand(vectors, kernel):
     """Return `vectors` side by side, in the dtype of `kernel`, which multiplies them."""
-    dtype = keras.backend.standardize_dtype(kernel.dtype)
+    dtype = backend.standardize_dtype(kernel.dtype)
     return _concatenate([ops.cast(vector, dtype) for vector in vectors], -1)
 
 

@@ -1,11 +1,10 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import check_penalty
 from dualnet.layers._configured import ConfiguredLayer
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class ActivationRegularization(ConfiguredLayer):
     """Adds the penalties AR and TAR of AWD-LSTM to the training loss.
 

@@ -1,12 +1,11 @@
-import keras
 import numpy as np
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import check_count
 from dualnet.layers._configured import ConfiguredLayer
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class AdaptationMatrix(ConfiguredLayer):
     """Adds a product of its input to it: `h' = h + h M`, with M zero at first.
 

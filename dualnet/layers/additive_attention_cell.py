@@ -1,12 +1,11 @@
-import keras
-from keras import ops
+from keras import initializers, ops, saving
 
 from dualnet._checks import check_count
 from dualnet.layers._attention_cell import AttentionCell, memory_size, uniform_vector
 from dualnet.layers._products import matmul
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class AdditiveAttentionCell(AttentionCell):
     """Recurrent cells that read a context of Bahdanau's additive attention, as one cell.
 
@@ -57,7 +56,7 @@ class AdditiveAttentionCell(AttentionCell):
         shape = self.cells[-1].output_size, self.alignment_units
         self.alignment_kernel = self.add_matrix("alignment_kernel", shape)
         limit = uniform_vector(self.alignment_units)
-        initializer = keras.initializers.RandomUniform(-limit, limit)
+        initializer = initializers.RandomUniform(-limit, limit)
         self.alignment_vector = self.add_matrix(
             "alignment_vector", (self.alignment_units,), initializer
         )

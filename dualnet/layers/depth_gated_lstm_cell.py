@@ -1,7 +1,6 @@
 import functools
 
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, check_rate
 from dualnet.layers._configured import Role
@@ -11,7 +10,7 @@ PEEPHOLES = ("full", "diagonal")
 FIRST_GATES = ("own", "shared", "none")
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class DepthGatedLSTMCell(RecurrentCell):
     """One step of a whole stack of LSTM layers, with memories joined by depth gates.
 

@@ -1,5 +1,4 @@
-import keras
-from keras import ops
+from keras import KerasTensor, ops, random, saving
 
 from dualnet._checks import (
     ArgumentError,
@@ -18,7 +17,7 @@ ACTIVATIONS = ("linear", "tanh")
 BALANCE_FORMS = ("code", "paper")
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class DOCOutput(TiedLayer, SeededLayer):
     """Direct output connection: a mixture of softmaxes fed by several layers.
 
@@ -201,7 +200,7 @@ class DOCOutput(TiedLayer, SeededLayer):
     def compute_output_spec(self, inputs, targets=None, **_):
         last = inputs[-1] if isinstance(inputs, (list, tuple)) else inputs
         words = (self.vocabulary_size,) if targets is None else ()
-        return keras.KerasTensor((*last.shape[:-1], *words), "float32")
+        return KerasTensor((*last.shape[:-1], *words), "float32")
 
     def _log_priors(self, inputs):
         kernel = ops.cast(self.prior_kernel, self.compute_dtype)
@@ -225,7 +224,7 @@ class DOCOutput(TiedLayer, SeededLayer):
             return latents
         steps = 1 if self.latent_dropout_locked else time
         masks = experts if self.latent_dropout_per_expert else 1
-        return keras.random.dropout(
+        return random.dropout(
             latents,
             self.latent_dropout,
             noise_shape=(batch, steps, masks, self.latent_units),

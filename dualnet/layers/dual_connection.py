@@ -1,11 +1,10 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import check_count, check_flag, check_penalty
 from dualnet.layers._configured import ConfiguredLayer, Role
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class DualConnection(ConfiguredLayer):
     """Joins the current word to the recurrent output: `d = relu(e W + h U + b)`.
 

@@ -1,10 +1,9 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet.layers._recurrent_cell import FusedCell
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class ElmanCell(FusedCell):
     """One step of the simple recurrent network.
 

@@ -1,11 +1,10 @@
-import keras
-from keras import ops
+from keras import ops, random, saving
 
 from dualnet._checks import check_count, check_flag
 from dualnet.layers._seeded import SeededDropout
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class EmbeddingDropout(SeededDropout):
     """Drops whole words: the vector of a word is dropped wherever it occurs in the segment.
 
@@ -53,7 +52,7 @@ class EmbeddingDropout(SeededDropout):
         if not training or self.rate == 0:
             return embedded
         rows = ops.shape(tokens)[0] if self.per_row else 1
-        kept = keras.random.dropout(
+        kept = random.dropout(
             ops.ones((rows, self.vocabulary_size), embedded.dtype),
             self.rate,
             seed=self.seed_generator,

@@ -1,11 +1,10 @@
-import keras
-from keras import ops
+from keras import initializers, ops, saving
 
 from dualnet._checks import ArgumentError, check_count, check_penalty
 from dualnet.layers._configured import ConfiguredLayer, Role
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class FeatureGate(ConfiguredLayer):
     """Gates logits by given feature vectors: `sigmoid(f W + b) * s`.
 
@@ -88,7 +87,7 @@ class FeatureGate(ConfiguredLayer):
 
     def add_uniform(self, name, shape):
         scale = self.initializer_range
-        return self.add_matrix(name, shape, keras.initializers.RandomUniform(-scale, scale))
+        return self.add_matrix(name, shape, initializers.RandomUniform(-scale, scale))
 
 
 def apply_gates(gates, logits):

@@ -1,11 +1,10 @@
-import keras
-from keras import ops
+from keras import KerasTensor, ops, saving
 
 from dualnet._checks import ArgumentError, check_count, check_flag
 from dualnet.layers._configured import ConfiguredLayer, Role
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class FirstState(ConfiguredLayer):
     """The state that every row of a batch starts from: zeros, or learned.
 
@@ -56,4 +55,4 @@ class FirstState(ConfiguredLayer):
         ]
 
     def compute_output_spec(self, inputs):
-        return [keras.KerasTensor((inputs.shape[0], size), "float32") for size in self.sizes]
+        return [KerasTensor((inputs.shape[0], size), "float32") for size in self.sizes]

@@ -1,12 +1,11 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import check_count
 from dualnet.layers._attention_cell import AttentionCell, memory_size
 from dualnet.layers._products import matmul, matmul_per_row
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class GeneralAttentionCell(AttentionCell):
     """Recurrent cells with Luong's general attention and input feeding, as one cell.
 

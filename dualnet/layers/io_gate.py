@@ -1,12 +1,11 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import ArgumentError, check_count, check_flag, check_rate
 from dualnet.layers.feature_gate import FeatureGate, apply_gates
 from dualnet.layers.step_dropout import StepDropout
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class IOGate(FeatureGate):
     """Input-to-output gate: the current word gates the logits of the next word.
 

@@ -1,12 +1,11 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet.layers._layer_norm import NormalisedCell
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.gru_cell import GRUCell
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class LayerNormGRUCell(NormalisedCell, GRUCell):
     """One step of the gated recurrent unit with layer normalisation.
 

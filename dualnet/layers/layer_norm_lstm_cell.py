@@ -1,12 +1,11 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet.layers._layer_norm import NormalisedCell
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class LayerNormLSTMCell(NormalisedCell, LSTMCell):
     """One step of the long short-term memory with layer normalisation.
 

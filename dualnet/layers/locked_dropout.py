@@ -1,10 +1,9 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet.layers._seeded import SeededDropout
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class LockedDropout(SeededDropout):
     """Drops the same features at every time step of a segment ("variational" dropout).
 

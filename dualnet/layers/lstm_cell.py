@@ -1,11 +1,10 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import check_flag
 from dualnet.layers._recurrent_cell import FusedCell, check_forget_bias, gate_biases
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class LSTMCell(FusedCell):
     """One step of the long short-term memory.
 

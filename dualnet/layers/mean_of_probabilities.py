@@ -1,13 +1,12 @@
 import math
 
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import ArgumentError
 from dualnet.layers._configured import ConfiguredLayer
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class MeanOfProbabilities(ConfiguredLayer):
     """Ensemble: the log of the arithmetic mean of the members' probabilities.
 

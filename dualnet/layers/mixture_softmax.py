@@ -1,10 +1,10 @@
-import keras
+from keras import saving
 
 from dualnet._checks import check_count
 from dualnet.layers.doc_output import DOCOutput
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class MixtureSoftmax(DOCOutput):
     """Mixture of softmaxes: a `DOCOutput` whose experts all read the same layer.
 

@@ -1,5 +1,4 @@
-import keras
-from keras import ops
+from keras import initializers, ops, saving
 
 from dualnet._checks import ArgumentError, check_count, check_penalty, check_rate
 from dualnet.layers._configured import Role
@@ -8,7 +7,7 @@ from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class MogrifierLSTMCell(LSTMCell):
     """One step of the Mogrifier LSTM: input and state gate each other, then an LSTM step.
 
@@ -140,7 +139,7 @@ class MogrifierLSTMCell(LSTMCell):
         return (self.units, self.input_size) if i % 2 else (self.input_size, self.units)
 
     def _add_factor(self, name, shape, stddev):
-        normal = keras.initializers.TruncatedNormal(stddev=stddev)
+        normal = initializers.TruncatedNormal(stddev=stddev)
         return self.add_matrix(name, shape, normal, self.mogrifier_l2, Role.ROUND)
 
 

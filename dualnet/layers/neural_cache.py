@@ -1,7 +1,6 @@
 import math
 
-import keras
-from keras import ops
+from keras import KerasTensor, ops, saving
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
 from dualnet.layers._configured import ConfiguredLayer
@@ -11,7 +10,7 @@ WEIGHT, SCALE = 0.2, 0.3  # the defaults, those of Takase et al.
 SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class NeuralCache(ConfiguredLayer):
     """Continuous cache: makes words likelier that followed similar hidden vectors before.
 
@@ -175,7 +174,7 @@ class NeuralCache(ConfiguredLayer):
         # Without it torch would run the layer to learn the shapes, on a large made-up batch.
         _, hidden, logits = inputs
         shapes = [(logits.shape[0], size) for size in self.state_sizes(hidden.shape[-1])]
-        return [keras.KerasTensor(shape, "float32") for shape in (logits.shape, *shapes)]
+        return [KerasTensor(shape, "float32") for shape in (logits.shape, *shapes)]
 
     def compute_mask(self, inputs, mask=None):
         return None if mask is None else [mask[2], None, None, None]

@@ -1,5 +1,4 @@
-import keras
-from keras import ops
+from keras import KerasTensor, ops, saving
 
 from dualnet._checks import ArgumentError, check_count, check_flag
 from dualnet.layers._fused_cross_entropy import logits as logits_of
@@ -7,7 +6,7 @@ from dualnet.layers._fused_cross_entropy import target_log_probabilities
 from dualnet.layers._tied import TiedLayer, check_tied_size
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class OutputProjection(TiedLayer):
     """Logits of all words: `h W + b`, where W may be the transposed embedding.
 
@@ -95,4 +94,4 @@ class OutputProjection(TiedLayer):
 
     def compute_output_spec(self, inputs, targets=None, temperature=None):
         words = (self.vocabulary_size,) if targets is None else ()
-        return keras.KerasTensor((*inputs.shape[:-1], *words), "float32")
+        return KerasTensor((*inputs.shape[:-1], *words), "float32")

@@ -1,12 +1,11 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import check_penalty
 from dualnet.layers._configured import Role
 from dualnet.layers._tied import TiedLayer
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class PastDecode(TiedLayer):
     """Past-decode regularisation: the predicted distribution must predict the current word.
 

@@ -1,5 +1,4 @@
-import keras
-from keras import ops
+from keras import initializers, ops, saving
 
 from dualnet.layers._recurrent_cell import gate_biases, product
 from dualnet.layers.lstm_cell import LSTMCell
@@ -7,7 +6,7 @@ from dualnet.layers.lstm_cell import LSTMCell
 GATES = ("i", "f", "j", "o")
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class PerGateLSTMCell(LSTMCell):
     """One step of the long short-term memory, with separate products for each gate.
 
@@ -53,7 +52,7 @@ class PerGateLSTMCell(LSTMCell):
         self.input_size = input_shape[-1]
         # An unseeded initializer draws its seed when it is created, and then returns the same
         # values at each call: here the matrix of all gates, of which each gate takes its part.
-        glorot, orthogonal = keras.initializers.GlorotUniform(), keras.initializers.Orthogonal()
+        glorot, orthogonal = initializers.GlorotUniform(), initializers.Orthogonal()
         for k, gate in enumerate(GATES):
             kernel = self.add_input_kernel(
                 f"kernel_{gate}", (self.input_size, self.units), _part(glorot, k)

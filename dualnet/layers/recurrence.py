@@ -3,8 +3,7 @@
 import types
 from typing import Any
 
-import keras
-from keras import ops, tree
+from keras import KerasTensor, backend, layers, ops, random, saving, tree
 
 from dualnet._checks import ArgumentError, check_flag
 from dualnet.layers._attention_cell import dropped_weights
@@ -13,7 +12,7 @@ from dualnet.layers._seeded import SeededLayer
 from dualnet.layers._segment import Segment
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class Recurrence(SeededLayer):
     """Runs `cell` over the time steps of a segment: a pure function of inputs and states.
 
@@ -109,7 +108,7 @@ class Recurrence(SeededLayer):
         self.return_sequences = check_flag("return_sequences", return_sequences)
         self.return_state = check_flag("return_state", return_state)
         self.go_backwards = check_flag("go_backwards", go_backwards)
-        self.input_spec = keras.layers.InputSpec(ndim=3)
+        self.input_spec = layers.InputSpec(ndim=3)
         # The plan of a step by training mode and masks. Keras would track and save a dict.
         self.step_plans = types.SimpleNamespace(by_mode={})
 
@@ -166,7 +165,7 @@ class Recurrence(SeededLayer):
 
     def _as_constant(self, constant):
         constant = ops.convert_to_tensor(constant)
-        is_float = "float" in keras.backend.standardize_dtype(constant.dtype)
+        is_float = "float" in backend.standardize_dtype(constant.dtype)
         return ops.cast(constant, self.variable_dtype) if is_float else constant
 
     def get_initial_state(self, batch_size):
@@ -194,11 +193,11 @@ class Recurrence(SeededLayer):
         dtype = self.dtype_policy.compute_dtype
         shapes = self.compute_output_shape(sequence.shape)
         if not self.return_state:
-            return keras.KerasTensor(shapes, dtype)
+            return KerasTensor(shapes, dtype)
         outputs, *states = shapes
         return (
-            keras.KerasTensor(outputs, dtype),
-            *(keras.KerasTensor(state, "float32") for state in states),
+            KerasTensor(outputs, dtype),
+            *(KerasTensor(state, "float32") for state in states),
         )
 
     def compute_mask(self, sequence, mask=None):
@@ -220,7 +219,7 @@ class Recurrence(SeededLayer):
             else:
                 shape = (*([] if spec.locked else [time]), batch, spec.size)
                 undropped = ops.ones(shape, self.variable_dtype)
-            mask = keras.random.dropout(undropped, spec.rate, seed=self.seed_generator)
+            mask = random.dropout(undropped, spec.rate, seed=self.seed_generator)
             (locked if spec.locked else fresh)[spec.name] = mask
         return locked, fresh
 
@@ -228,7 +227,7 @@ class Recurrence(SeededLayer):
 def _check_mask(mask):
     if mask is None:
         return
-    dtype = keras.backend.standardize_dtype(mask.dtype)
+    dtype = backend.standardize_dtype(mask.dtype)
     if len(mask.shape) != 2 or dtype != "bool":
         required = "must be bool of shape (batch, time), False at padding."
         raise ArgumentError("mask", f"{required} Received: {dtype} of shape {tuple(mask.shape)}.")

@@ -1,5 +1,4 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import check_choice, check_count, check_finite
 from dualnet.layers._products import matmul, select_columns
@@ -8,7 +7,7 @@ from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 READS = ("state", "candidate")
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class RecurrentHighwayCell(RecurrentCell):
     """One step of a recurrent highway network: `depth` highway layers within one time step.
 

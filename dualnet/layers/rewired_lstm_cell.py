@@ -1,12 +1,11 @@
-import keras
-from keras import ops
+from keras import ops, saving
 
 from dualnet.layers._products import sum_of_products
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class RewiredLSTMCell(MogrifierLSTMCell):
     """One step of the rewired LSTM: the input enters the gates f and o through i, j and c alone.
 

@@ -1,9 +1,9 @@
-import keras
+from keras import saving
 
 from dualnet.layers._seeded import SeededDropout
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class StepDropout(SeededDropout):
     """Drops each element independently, with a fresh mask at every time step.
 
