@@ -4,7 +4,6 @@ from typing import Any
 
 from keras import ops, tree
 
-from dualnet._backend import scan
 from dualnet.builders.graph import Graph, token_losses
 from dualnet.layers._fused_cross_entropy import Chunks
 
@@ -35,9 +34,6 @@ def ranks(graph: Graph, segment: Segment) -> Answer:
     batch, time = ops.shape(targets)
     chunks = Chunks(batch * time, words * 4, least=1 if graph.head is None else units // 2)
 
-    def in_chunks(values: Any) -> Any:  # (batch, time, ...)
-        return chunks.split(ops.reshape(values, (-1, *values.shape[2:])))
-
     def read(_: Any, chunk: list[Any]) -> Any:
         targets, *chunk = chunk
         logits = tree.pack_sequence_as(features, [rows[None] for rows in chunk])
@@ -45,10 +41,10 @@ def ranks(graph: Graph, segment: Segment) -> Answer:
         losses = token_losses(heated(logits, segment), targets[None])
         return [], [losses[0], ranks_of(logits[0], targets)]
 
-    sequences = list(map(in_chunks, [targets, *tree.flatten(features)]))
-    like = [chunks.like("float32"), chunks.like("int32")]
-    _, results = scan(read, [], sequences, like, length=chunks.count)
-    losses, ranks = (ops.reshape(chunks.join(result), (batch, time)) for result in results)
+    # (batch, time, ...) as rows.
+    values = [ops.reshape(x, (-1, *x.shape[2:])) for x in (targets, *tree.flatten(features))]
+    _, results = chunks.scan(read, [], values, [chunks.like("float32"), chunks.like("int32")])
+    losses, ranks = (ops.reshape(result, (batch, time)) for result in results)
     return {"losses": losses, "ranks": ranks, "states": states}
 
 

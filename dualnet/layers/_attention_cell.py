@@ -1,6 +1,5 @@
 """What the recurrent cells with attention have in common."""
 
-import math
 from typing import Any
 
 from keras import ops
@@ -40,7 +39,7 @@ class AttentionCell(ConfiguredLayer):
         self.cells = list(cells) if isinstance(cells, (list, tuple)) else [cells]
         if not self.cells or not all(isinstance(cell, RecurrentCell) for cell in self.cells):
             required = "must be a list of cells such as dualnet.layers.LSTMCell."
-            raise ArgumentError("cells", f"{required} Received: {cells!r}.")
+            raise ArgumentError("cells", required, cells=cells)
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
         self.internal_locked = check_flag("internal_locked", internal_locked)
         self.level_sizes = [cell.output_size for cell in self.cells]
@@ -59,11 +58,9 @@ class AttentionCell(ConfiguredLayer):
         specs = []
         for number, cell in enumerate(self.cells, start=1):
             if number > 1 and self.internal_dropout > 0:
-                size = self.cells[number - 2].output_size
-                specs.append(
-                    MaskSpec(_internal(number), self.internal_dropout, size, self.internal_locked)
-                )
-            specs += [s._replace(name=_prefix(number) + s.name) for s in cell.mask_specs()]
+                name, size = f"internal_{number}", self.cells[number - 2].output_size
+                specs.append(MaskSpec(name, self.internal_dropout, size, self.internal_locked))
+            specs += [s._replace(name=f"cell_{number}/{s.name}") for s in cell.mask_specs()]
         return specs
 
     # --- one step
@@ -73,9 +70,9 @@ class AttentionCell(ConfiguredLayer):
         outputs: list[Any] = []
         new_states: list[Any] = []
         for number, cell in enumerate(self.cells, start=1):
-            if _internal(number) in masks:
-                x = x * masks[_internal(number)]
-            prefix = _prefix(number)
+            if (internal := masks.get(f"internal_{number}")) is not None:
+                x = x * internal
+            prefix = f"cell_{number}/"
             own = {n.removeprefix(prefix): m for n, m in masks.items() if n.startswith(prefix)}
             of_cell, states = states[: len(cell.state_size)], states[len(cell.state_size) :]
             x, after = cell.step(cell.input_projection(x, own), list(of_cell), own)
@@ -142,7 +139,7 @@ def dropped_weights(cell):
     """Return the weights of `cell` that `mask_specs` says to drop out, by the name there."""
     if isinstance(cell, AttentionCell):
         return {
-            _prefix(number) + name: weight
+            f"cell_{number}/{name}": weight
             for number, member in enumerate(cell.cells, start=1)
             for name, weight in dropped_weights(member).items()
         }
@@ -156,16 +153,3 @@ def memory_size(constants_shape, cell):
         required = f"must be [memory, keys] or [memory, keys, mask] for `{type(cell).__name__}`."
         raise ArgumentError("constants", f"{required} Received: none.")
     return constants_shape[0][-1]
-
-
-def uniform_vector(size):
-    """Return the range of the initial values of a vector that turns `size` numbers into one."""
-    return math.sqrt(6.0 / (size + 1))
-
-
-def _internal(number):
-    return f"internal_{number}"
-
-
-def _prefix(number):
-    return f"cell_{number}/"

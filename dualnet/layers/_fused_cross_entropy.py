@@ -62,15 +62,12 @@ def target_log_probabilities(
             log_ps.append(log_p)
 
         def log_p_of_chunks():
-            chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
-
             def forward(_, chunk):
-                log_p, _ = softmax.at_targets(*chunk)
-                return [], [log_p]
+                return [], [softmax.at_targets(*chunk)[0]]
 
-            like = [chunks.like("float32")]
-            _, (chunked_log_p,) = scan(forward, [], chunked, like, length=chunks.count)
-            return chunks.join(chunked_log_p)
+            values = [rows[num_saved:], targets[num_saved:]]
+            _, [log_p] = chunks.scan(forward, [], values, [chunks.like("float32")])
+            return log_p
 
         if not saves_all:
             none = ops.zeros((0,), "float32")
@@ -85,30 +82,22 @@ def target_log_probabilities(
             d_rows = []
             sums = [ops.zeros(weight.shape, dtype="float32") for weight in (matrix, *bias)]
             if saves_any:
-                d_saved, *sums = softmax.gradients(
-                    differences, scaled[:num_saved], scale[:num_saved]
-                )
+                scales = scaled[:num_saved], scale[:num_saved]
+                d_saved, *sums = softmax.gradients(differences, *scales)
                 d_rows.append(d_saved)
             sums = [ops.cast(total, "float32") for total in sums]
 
             def gradients_of_chunks():
-                chunked = [chunks.split(rows[num_saved:]), chunks.split(targets[num_saved:])]
-                chunked_scales = [chunks.split(scaled[num_saved:]), chunks.split(scale[num_saved:])]
-
                 def backward(sums, chunk):
                     rows, targets, *scales = chunk
                     _, differences = softmax.at_targets(rows, targets)
                     d_chunk, *increments = softmax.gradients(differences, *scales)
-                    sums = [
-                        total + ops.cast(increment, "float32")
-                        for total, increment in zip(sums, increments)
-                    ]
-                    return sums, [d_chunk]
+                    return [t + ops.cast(i, "float32") for t, i in zip(sums, increments)], [d_chunk]
 
+                values = [each[num_saved:] for each in (rows, targets, scaled, scale)]
                 like = [chunks.like(rows.dtype, rows.shape[1])]
-                sequences = [*chunked, *chunked_scales]
-                new_sums, (d_chunks,) = scan(backward, sums, sequences, like, length=chunks.count)
-                return [chunks.join(d_chunks), *new_sums]
+                new_sums, [d_chunks] = chunks.scan(backward, sums, values, like)
+                return [d_chunks, *new_sums]
 
             if not saves_all:
                 none = ops.zeros((0, rows.shape[1]), rows.dtype)
@@ -186,6 +175,12 @@ class Chunks:
         """Return the symbolic tensor of a chunk of values, `(length, *rest)`."""
         length = self.length if isinstance(self.length, int) else None
         return KerasTensor((length, *rest), backend.standardize_dtype(dtype))
+
+    def scan(self, function, carry, values, like):
+        """Scan `function` over the chunks of `values`; return the carry, and the results joined."""
+        sequences = [self.split(value) for value in values]
+        carry, results = scan(function, carry, sequences, like, length=self.count)
+        return carry, [self.join(result) for result in results]
 
     def join(self, values):
         """Return `(count, length, ...)` as `(rows, ...)`."""

@@ -1,7 +1,9 @@
+import math
+
 from keras import initializers, ops, saving
 
 from dualnet._checks import check_count
-from dualnet.layers._attention_cell import AttentionCell, memory_size, uniform_vector
+from dualnet.layers._attention_cell import AttentionCell, memory_size
 from dualnet.layers._products import matmul
 
 
@@ -55,11 +57,10 @@ class AdditiveAttentionCell(AttentionCell):
         self.build_cells(input_shape[-1] + size)
         shape = self.cells[-1].output_size, self.alignment_units
         self.alignment_kernel = self.add_matrix("alignment_kernel", shape)
-        limit = uniform_vector(self.alignment_units)
+        # As a Glorot matrix that turns so many numbers into one.
+        limit, shape = math.sqrt(6.0 / (self.alignment_units + 1)), (self.alignment_units,)
         initializer = initializers.RandomUniform(-limit, limit)
-        self.alignment_vector = self.add_matrix(
-            "alignment_vector", (self.alignment_units,), initializer
-        )
+        self.alignment_vector = self.add_matrix("alignment_vector", shape, initializer)
 
     def call(self, inputs, states, constants=None, training=False, masks=None):
         context = self.context(self.top_output(states), constants)
