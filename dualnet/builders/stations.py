@@ -358,11 +358,11 @@ class Recurrent(PartStation):
         if hasattr(own, "mask_specs"):
             return parts.make_part("cell", self.cell, units, settings, in_use, name=name)
         for n in ("dropout", "recurrent_dropout"):
-            if rate := settings.get(n):
+            if settings.get(n):
                 reason = "which would draw its masks inside the loop."
                 way_out = " Set it to 0, or derive the cell from dualnet.layers.RecurrentCell."
                 required = f"must be 0 for the cell {self.cell!r}, {reason}"
-                raise ArgumentError(n, required, way_out, **{n: rate})
+                raise ArgumentError(n, required, way_out, **{n: settings[n]})
         return KerasCell(parts.make_part("cell", self.cell, units, settings, in_use), name=name)
 
 
@@ -508,13 +508,10 @@ class Output(PartStation):
             return layers.OutputProjection(None if self.tied else vocabulary_size, **common)
         mixture = layers.DOCOutput if isinstance(self.experts, Sequence) else layers.MixtureSoftmax
         names = [n for n in self.names() if n.startswith("latent_") or n == "balance_form"]
-        return mixture(
-            *(vocabulary_size, self.experts, latent_units),
-            **{name: getattr(self, name) for name in names},
-            latent_dropout_locked="latent" in dropouts.locked_dropouts,
-            balance=self.balance_regularization,
-            **common,
-        )
+        common |= {name: getattr(self, name) for name in names}
+        common |= {"latent_dropout_locked": "latent" in dropouts.locked_dropouts}
+        common |= {"balance": self.balance_regularization}
+        return mixture(vocabulary_size, self.experts, latent_units, **common)
 
     def logits(self, layer: keras.layers.Layer, features: Any, vocabulary_size: int) -> Any:
         """Return the logits `(batch, time, words)` that the output `layer` makes of `features`."""
@@ -900,7 +897,8 @@ class CommonStations:
             own = [key for key in options[part] if key in others]
             fields[part]["options"] = {key: others.pop(key) for key in own}
         fields["recurrent"]["options"] = others
-        return cls(**{name: kind(**fields[name]) for name, kind in cls.classes().items()})
+        kinds: Any = cls.classes().items()  # of stations of any class
+        return cls(**{name: kind(**fields[name]) for name, kind in kinds})
 
     def arguments(self) -> dict[str, Any]:
         """Return the flat builder arguments of all stations."""

@@ -29,10 +29,9 @@ class NormalisedCell(RecurrentCell):
         super().build(input_shape)
         if self.affine:
             for name, size in self.normalised[self.placement].items():
-                for kind, initializer in (("gain", "ones"), ("shift", "zeros")):
-                    name_of_kind, shape = f"{name}_{kind}", (size * self.units,)
-                    weight = self.add_matrix(name_of_kind, shape, initializer, role=Role.SCALE)
-                    setattr(self, name_of_kind, weight)
+                for kind, start in ((f"{name}_gain", "ones"), (f"{name}_shift", "zeros")):
+                    weight = self.add_matrix(kind, (size * self.units,), start, role=Role.SCALE)
+                    setattr(self, kind, weight)
 
     def normalise(self, name, vector, parts=1):
         """Return `vector`, normalised if the placement says so, each of its `parts` separately."""

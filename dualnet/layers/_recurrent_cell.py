@@ -1,5 +1,6 @@
 """What all recurrent cells have in common."""
 
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -121,7 +122,11 @@ class RecurrentCell(ConfiguredLayer):
         self.mask_per_gate = check_flag("mask_per_gate", mask_per_gate)
         self.input_l2 = check_penalty("input_l2", input_l2)
         self.recurrent_l2 = check_penalty("recurrent_l2", recurrent_l2)
-        self.locked = _check_locked(locked, self.dropouts)
+        if not isinstance(locked, (list, tuple)) or {*locked} - {*self.dropouts}:
+            what = "the dropouts that keep their mask for a whole segment."
+            required = f"must be a list of some of {list(self.dropouts)}: {what}"
+            raise ArgumentError("locked", required, locked=locked)
+        self.locked = tuple(locked)
         self.state_size = [self.units]
         self.output_size = self.units
         self.input_size: Any = None  # set by `build`
@@ -142,13 +147,13 @@ class RecurrentCell(ConfiguredLayer):
 
     def specs_of(self, sizes):
         """Return the `MaskSpec` of each mask in `sizes` whose rate is above 0."""
-        specs = []
-        for name, size in sizes.items():
-            dropout = name.split("_")[0]
-            rate = getattr(self, f"{dropout}_dropout")
-            if rate > 0:
-                specs.append(MaskSpec(name, rate, size, dropout in self.locked))
-        return specs
+        kinds = {name: name.split("_")[0] for name in sizes}
+        rates = {name: getattr(self, f"{kind}_dropout") for name, kind in kinds.items()}
+        return [
+            MaskSpec(name, rate, sizes[name], kinds[name] in self.locked)
+            for name, rate in rates.items()
+            if rate > 0
+        ]
 
     def recurrent_kernels(self):
         """Return the names of the matrices that `weight_dropout` acts on."""
@@ -156,11 +161,10 @@ class RecurrentCell(ConfiguredLayer):
 
     def call(self, inputs, states, training=False, masks=None):
         if masks is None and training and self.mask_specs():
-            raise ValueError(
-                f"`{type(self).__name__}` with a dropout rate above 0 cannot train under "
-                "`keras.layers.RNN`, which passes no masks to a cell. Wrap it in "
-                "`dualnet.layers.Recurrence`, or set its dropout rates to 0."
-            )
+            what = f"`{type(self).__name__}` with a dropout rate above 0 cannot train under"
+            why = "`keras.layers.RNN`, which passes no masks to a cell."
+            way_out = "Wrap it in `dualnet.layers.Recurrence`, or set its dropout rates to 0."
+            raise ValueError(f"{what} {why} {way_out}")
         masks = masks or {}
         return self.step(self.input_projection(inputs, masks), states, masks)
 
@@ -311,21 +315,8 @@ def check_forget_bias(value):
     """Return `value`, a number or "chrono:T"."""
     if not isinstance(value, str):
         return check_finite("forget_bias", value)
-    try:
-        is_right = value.startswith(CHRONO) and 2 < float(value.removeprefix(CHRONO)) < math.inf
-    except ValueError:
-        is_right = False
-    if not is_right:
-        required = "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'."
-        raise ArgumentError("forget_bias", required, forget_bias=value)
-    return value
-
-
-def _check_locked(locked, dropouts):
-    if not isinstance(locked, (list, tuple)) or any(place not in dropouts for place in locked):
-        raise ArgumentError(
-            "locked",
-            f"must be a list of some of {list(dropouts)}: the dropouts that keep their mask for "
-            f"a whole segment. Received: locked={locked!r}.",
-        )
-    return tuple(locked)
+    with contextlib.suppress(ValueError):
+        if value.startswith(CHRONO) and 2 < float(value.removeprefix(CHRONO)) < math.inf:
+            return value
+    required = "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'."
+    raise ArgumentError("forget_bias", required, forget_bias=value)

@@ -53,10 +53,8 @@ class SeededDropout(SeededLayer):
     def call(self, inputs, training=False):
         if not training or self.rate == 0:
             return inputs
-        noise_shape = self.noise_shape(inputs)
-        return keras.random.dropout(
-            inputs, self.rate, noise_shape=noise_shape, seed=self.seed_generator
-        )
+        shape, seed = self.noise_shape(inputs), self.seed_generator
+        return keras.random.dropout(inputs, self.rate, noise_shape=shape, seed=seed)
 
     def noise_shape(self, inputs):
         """Return the shape of the mask; None for that of the inputs."""

@@ -58,9 +58,9 @@ class AdditiveAttentionCell(AttentionCell):
         shape = self.cells[-1].output_size, self.alignment_units
         self.alignment_kernel = self.add_matrix("alignment_kernel", shape)
         # As a Glorot matrix that turns so many numbers into one.
-        limit, shape = math.sqrt(6.0 / (self.alignment_units + 1)), (self.alignment_units,)
-        initializer = initializers.RandomUniform(-limit, limit)
-        self.alignment_vector = self.add_matrix("alignment_vector", shape, initializer)
+        limit = math.sqrt(6.0 / (self.alignment_units + 1))
+        start, size = initializers.RandomUniform(-limit, limit), self.alignment_units
+        self.alignment_vector = self.add_matrix("alignment_vector", (size,), start)
 
     def call(self, inputs, states, constants=None, training=False, masks=None):
         context = self.context(self.top_output(states), constants)

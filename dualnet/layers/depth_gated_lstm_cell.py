@@ -142,10 +142,9 @@ class DepthGatedLSTMCell(RecurrentCell):
         self.state_size = [size for size in self.layer_units for _ in "hc"]
 
     def mask_sizes(self):
-        input_masks = recurrent_masks = 1
-        if self.mask_per_gate:
-            input_masks = len(self._gates(1)) + (self._first_gate == "own")
-            recurrent_masks = len(self._recurrent_gates())
+        per_gate = self.mask_per_gate
+        input_masks = len(self._gates(1)) + (self._first_gate == "own") if per_gate else 1
+        recurrent_masks = len(self._recurrent_gates()) if per_gate else 1
         layers = range(1, self.depth + 1)
         return {
             "input": input_masks * self.input_size,
@@ -168,7 +167,9 @@ class DepthGatedLSTMCell(RecurrentCell):
             self._build_layer(k)
 
     def input_projection(self, inputs, masks):
-        mask, memory_mask = self._input_masks(masks)
+        mask = memory_mask = masks.get("input")
+        if mask is not None and self.mask_per_gate and self._first_gate == "own":
+            mask, memory_mask = ops.split(mask, [mask.shape[-1] - self.input_size], axis=-1)
         projections = [product(inputs, self.kernel_1, mask)]
         if self._first_gate == "own":
             projections.append(product(inputs, self.memory_kernel, memory_mask))
@@ -210,10 +211,9 @@ class DepthGatedLSTMCell(RecurrentCell):
         start = gate_biases(*[self.forget_bias if gate == "f" else 0.0 for gate in gates])
         self._set("bias", k, self.add_bias, len(gates) * units, start)
         for gate in ["input", "output"] if self.coupled else ["input", "forget", "output"]:
-            if self.peepholes == "full":
-                self._set(f"peephole_{gate}", k, self.add_recurrent_kernel, (units, units))
-            else:
-                self._set(f"peephole_{gate}", k, self.add_zeros, units)
+            matrix = self.add_recurrent_kernel, (units, units)
+            kind = matrix if self.peepholes == "full" else (self.add_zeros, units)
+            self._set(f"peephole_{gate}", k, *kind)
         if "d" in gates:
             self._set("depth_previous", k, self.add_zeros, units)
             if k > 1 and size == units:
@@ -259,13 +259,6 @@ class DepthGatedLSTMCell(RecurrentCell):
             new_c = ops.sigmoid(d) * c_below + new_c
         o = ops.sigmoid(sums["o"] + self._peephole("output", k, new_c))
         return o * ops.tanh(new_c), new_c
-
-    def _input_masks(self, masks):
-        """Return the masks of the input for `kernel_1` and for `memory_kernel`."""
-        mask = masks.get("input")
-        if mask is None or not self.mask_per_gate or self._first_gate != "own":
-            return mask, mask
-        return ops.split(mask, [mask.shape[-1] - self.input_size], axis=-1)
 
     def _lower_output(self, k, h, masks):
         """Return the `h` of the layer below as layer `k` reads it."""

@@ -123,15 +123,14 @@ class DOCOutput(TiedLayer, SeededLayer):
         self.balance_form = check_choice("balance_form", balance_form, BALANCE_FORMS)
         if self.balance and sum(self.experts) == 1:
             required = "must be 0 with a single expert, which needs no balance."
-            received = f"Received: balance={balance!r}, experts={experts!r}."
-            raise ArgumentError("balance", f"{required} {received}")
+            raise ArgumentError("balance", required, balance=balance, experts=experts)
 
     def build(self, inputs_shape):
         if not isinstance(inputs_shape[0], (list, tuple)):
             required = "must be a list of the outputs of layers, lowest first."
             received = f"Received: one tensor of shape {tuple(inputs_shape)}."
-            way_out = "Use `MixtureSoftmax` for one layer."
-            raise ArgumentError("inputs", f"{required} {received} {way_out}")
+            way_out = " Use `MixtureSoftmax` for one layer."
+            raise ArgumentError("inputs", f"{required} {received}", way_out)
         if len(inputs_shape) != len(self.experts):
             received = f"Received: experts={self.experts!r} for {len(inputs_shape)} inputs."
             raise ArgumentError("experts", f"must have one count per input. {received}")
@@ -140,14 +139,11 @@ class DOCOutput(TiedLayer, SeededLayer):
         self.latent_kernels, self.latent_biases = {}, {}
         for n, (count, shape) in enumerate(zip(self.experts, inputs_shape)):
             if count:
-                size = count * self.latent_units
-                latent = (shape[-1], size)
-                kernel = self.add_matrix(f"latent_kernel_{n}", latent, role=Role.EXPERT)
-                self.latent_kernels[str(n)] = kernel
+                latent, name = (shape[-1], count * self.latent_units), f"latent_kernel_{n}"
+                self.latent_kernels[str(n)] = self.add_matrix(name, latent, role=Role.EXPERT)
                 if self.latent_activation == "tanh":
-                    self.latent_biases[str(n)] = self.add_zeros(
-                        f"latent_bias_{n}", size, role=Role.BIAS
-                    )
+                    bias = self.add_zeros(f"latent_bias_{n}", latent[1], role=Role.BIAS)
+                    self.latent_biases[str(n)] = bias
         self.build_output(self.latent_units)
 
     def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
@@ -163,14 +159,10 @@ class DOCOutput(TiedLayer, SeededLayer):
         targets = None if targets is None else ops.maximum(targets, 0)
         # The logits of the mixture are log P: another temperature needs those of all words.
         fused = targets is not None and temperature is None
-        log_p = mixture_log_probabilities(
-            ops.reshape(latents, (-1, experts, units)),
-            ops.reshape(log_priors, (-1, experts)),
-            matrix,
-            bias,
-            ops.reshape(targets, (-1,)) if fused else None,
-            words_first=self.tied_to is not None,
-        )
+        rows = ops.reshape(latents, (-1, experts, units)), ops.reshape(log_priors, (-1, experts))
+        of_rows = ops.reshape(targets, (-1,)) if fused else None
+        words_first = self.tied_to is not None
+        log_p = mixture_log_probabilities(*rows, matrix, bias, of_rows, words_first=words_first)
         if fused:
             return -ops.reshape(log_p, (batch, time))
         logits = ops.reshape(log_p, (batch, time, self.vocabulary_size))
@@ -216,29 +208,22 @@ class DOCOutput(TiedLayer, SeededLayer):
                 k = ops.tanh(k + self.latent_biases[n])
             latents.append(k)
         batch, time = ops.shape(latents[-1])[:2]
-        experts = sum(self.experts)
-        latents = ops.reshape(
-            ops.concatenate(latents, axis=-1), (batch, time, experts, self.latent_units)
-        )
-        if not training or self.latent_dropout == 0:
+        experts, units, rate = sum(self.experts), self.latent_units, self.latent_dropout
+        latents = ops.reshape(ops.concatenate(latents, axis=-1), (batch, time, experts, units))
+        if not training or rate == 0:
             return latents
         steps = 1 if self.latent_dropout_locked else time
-        masks = experts if self.latent_dropout_per_expert else 1
-        return random.dropout(
-            latents,
-            self.latent_dropout,
-            noise_shape=(batch, steps, masks, self.latent_units),
-            seed=self.seed_generator,
-        )
+        shape = (batch, steps, experts if self.latent_dropout_per_expert else 1, units)
+        return random.dropout(latents, rate, noise_shape=shape, seed=self.seed_generator)
 
 
 def check_experts(experts):
     """Return `experts`, the number of experts per layer, as a list, else raise `ValueError`."""
     if not isinstance(experts, (list, tuple)) or not experts:
         required = "must be a list of integers, one per layer, lowest first."
-        raise ArgumentError("experts", f"{required} Received: experts={experts!r}.")
+        raise ArgumentError("experts", required, experts=experts)
     experts = [check_count(f"experts[{n}]", count, least=0) for n, count in enumerate(experts)]
     if not any(experts):
-        received = f"Received: experts={experts!r}. Use `OutputProjection` for a plain softmax."
-        raise ArgumentError("experts", f"must contain a count above 0. {received}")
+        way_out = " Use `OutputProjection` for a plain softmax."
+        raise ArgumentError("experts", "must contain a count above 0.", way_out, experts=experts)
     return experts

@@ -52,13 +52,8 @@ class EmbeddingDropout(SeededDropout):
         if not training or self.rate == 0:
             return embedded
         rows = ops.shape(tokens)[0] if self.per_row else 1
-        kept = random.dropout(
-            ops.ones((rows, self.vocabulary_size), embedded.dtype),
-            self.rate,
-            seed=self.seed_generator,
-        )
-        if self.per_row:
-            mask = ops.take_along_axis(kept, tokens, axis=1)
-        else:
-            mask = ops.take(kept[0], tokens)
+        ones = ops.ones((rows, self.vocabulary_size), embedded.dtype)
+        kept = random.dropout(ones, self.rate, seed=self.seed_generator)
+        per_row = self.per_row
+        mask = ops.take_along_axis(kept, tokens, axis=1) if per_row else ops.take(kept[0], tokens)
         return embedded * ops.expand_dims(mask, -1)

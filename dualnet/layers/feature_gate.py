@@ -73,12 +73,12 @@ class FeatureGate(ConfiguredLayer):
         if not logits:
             required = f"must be a list of {names} and the logits of one or more models."
             raise ArgumentError("inputs", f"{required} Received: shapes {shapes!r}.")
+        words = self.vocabulary_size
         for shape in logits:
-            if len(shape) != 3 or shape[-1] != self.vocabulary_size:
-                required = f"must hold logits (batch, time, {self.vocabulary_size}) after {names},"
-                reason = f"since `vocabulary_size` is {self.vocabulary_size}."
-                received = f"Received: logits of shape {tuple(shape)!r}."
-                raise ArgumentError("inputs", f"{required} {reason} {received}")
+            if len(shape) != 3 or shape[-1] != words:
+                reason = f"after {names}, since `vocabulary_size` is {words}."
+                required = f"must hold logits (batch, time, {words}) {reason}"
+                raise ArgumentError("inputs", f"{required} Received: shape {tuple(shape)!r}.")
 
     def add_gate(self, features):
         """Add the weights of a gate that reads vectors of size `features`."""

@@ -93,11 +93,9 @@ class IOGate(FeatureGate):
             ValueError: if `hidden` is given or left out against `use_hidden`.
         """
         if (hidden is not None) != self.use_hidden:
-            raise ArgumentError(
-                "hidden",
-                f"must be {'given' if self.use_hidden else 'left out'} with "
-                f"use_hidden={self.use_hidden}. Received: hidden={hidden!r}.",
-            )
+            what = "given" if self.use_hidden else "left out"
+            required = f"must be {what} with use_hidden={self.use_hidden}."
+            raise ArgumentError("hidden", required, hidden=hidden)
         return self._gates(ops.convert_to_tensor(tokens), hidden, False)
 
     def _gates(self, tokens, hidden, training):

@@ -73,10 +73,10 @@ class MogrifierLSTMCell(LSTMCell):
         **kwargs,
     ):
         if kwargs.get("mask_per_gate"):
-            required = "must be False for the Mogrifier,"
             reason = "whose masks are applied before the rounds, which all gates share."
             received = "Received: mask_per_gate=True. Use `LSTMCell`, or one mask for all gates."
-            raise ArgumentError("mask_per_gate", f"{required} {reason} {received}")
+            required = f"must be False for the Mogrifier, {reason}"
+            raise ArgumentError("mask_per_gate", f"{required} {received}")
         super().__init__(units, locked=locked, **kwargs)
         self.rounds = check_count("rounds", rounds, least=0)
         self.rank = rank if rank is None else check_count("rank", rank, least=0)
@@ -88,17 +88,19 @@ class MogrifierLSTMCell(LSTMCell):
         self.mogrifiers = []  # per round: its factors, one or two, and its bias
         for i in range(1, self.rounds + 1):
             size_in, size_out = self._sizes(i)
+            # As in the reference code of Melis et al., both factors have the same spread: that of
+            # their product is then about 1 / sqrt(size in), as of a single matrix.
+            stddev = (size_in * self.rank) ** -0.25 if self.rank else size_in**-0.5
+            shapes = {"kernel": (size_in, size_out)}
             if self.rank:
-                # As in the reference code of Melis et al., both factors have the same spread:
-                # that of their product is then about 1 / sqrt(size in), as of a single matrix.
-                stddev = (size_in * self.rank) ** -0.25
-                factors = [
-                    self._add_factor(f"mogrifier_{i}_left", (size_in, self.rank), stddev),
-                    self._add_factor(f"mogrifier_{i}_right", (self.rank, size_out), stddev),
-                ]
-            else:
-                stddev = size_in**-0.5
-                factors = [self._add_factor(f"mogrifier_{i}_kernel", (size_in, size_out), stddev)]
+                shapes = {"left": (size_in, self.rank), "right": (self.rank, size_out)}
+            factors = [
+                self.add_matrix(
+                    f"mogrifier_{i}_{name}", shape, initializers.TruncatedNormal(stddev=stddev),
+                    self.mogrifier_l2, Role.ROUND,
+                )
+                for name, shape in shapes.items()
+            ]  # fmt: skip
             role = Role.ROUND | Role.BIAS
             bias = self.add_zeros(f"mogrifier_{i}_bias", size_out, role=role)
             self.mogrifiers.append((factors, bias))
@@ -137,10 +139,6 @@ class MogrifierLSTMCell(LSTMCell):
     def _sizes(self, i):
         """Return the sizes of the vector that round `i` reads and of the one that it gates."""
         return (self.units, self.input_size) if i % 2 else (self.input_size, self.units)
-
-    def _add_factor(self, name, shape, stddev):
-        normal = initializers.TruncatedNormal(stddev=stddev)
-        return self.add_matrix(name, shape, normal, self.mogrifier_l2, Role.ROUND)
 
 
 def _transform(vector, factors, mask):

@@ -89,13 +89,10 @@ class NeuralCache(ConfiguredLayer):
         if initial_state_shape is None:
             return
         sizes = [shape[-1] for shape in initial_state_shape]
-        required = self.state_sizes(inputs_shape[1][-1])
-        if sizes != required:
-            raise ArgumentError(
-                "initial_state",
-                f"must be three tensors of sizes {required} for a cache of {self.size} pairs "
-                f"and this `hidden`. Received: sizes {sizes}.",
-            )
+        if sizes != (own := self.state_sizes(inputs_shape[1][-1])):
+            what = f"for a cache of {self.size} pairs and this `hidden`."
+            required = f"must be three tensors of sizes {own} {what}"
+            raise ArgumentError("initial_state", f"{required} Received: sizes {sizes}.")
 
     def call(self, inputs, initial_state=None):
         tokens, hidden, logits = inputs
@@ -151,11 +148,8 @@ class NeuralCache(ConfiguredLayer):
         # Each row sums into its own words.
         first = ops.expand_dims(ops.arange(batch, dtype="int32") * vocabulary, -1)
         ids = ops.cast(words[:, 1:], "int32") + first
-        sums = ops.segment_sum(
-            ops.reshape(attention, (batch * pairs, time)),
-            ops.reshape(ids, (batch * pairs,)),
-            num_segments=batch * vocabulary,
-        )
+        rows = ops.reshape(attention, (batch * pairs, time)), ops.reshape(ids, (batch * pairs,))
+        sums = ops.segment_sum(*rows, num_segments=batch * vocabulary)
         return ops.transpose(ops.reshape(sums, (batch, vocabulary, time)), (0, 2, 1))
 
     def _mixed(self, log_p, p_cache, before):

@@ -56,9 +56,8 @@ class OutputProjection(TiedLayer):
     def __init__(self, vocabulary_size=None, *, tied_to=None, use_bias=True, **kwargs):
         super().__init__(tied_to=tied_to, **kwargs)
         if vocabulary_size is None and tied_to is None:
-            raise ArgumentError(
-                "vocabulary_size", "or `tied_to` must be given. Received: None for both."
-            )
+            required = "or `tied_to` must be given. Received: None for both."
+            raise ArgumentError("vocabulary_size", required)
         if vocabulary_size is not None:
             check_count("vocabulary_size", vocabulary_size, least=1)
             if tied_to is not None:
@@ -68,26 +67,19 @@ class OutputProjection(TiedLayer):
 
     def build(self, input_shape):
         units = input_shape[-1]
-        if self.tied_to is not None and self.tied_to.output_dim != units:
-            raise ArgumentError(
-                "inputs",
-                "must have as many features as the embedding that the output is tied to, "
-                f"{self.tied_to.output_dim}. Received: {units} features.",
-            )
+        if self.tied_to is not None and (own := self.tied_to.output_dim) != units:
+            what = f"as many features as the embedding that the output is tied to, {own}"
+            raise ArgumentError("inputs", f"must have {what}. Received: {units} features.")
         self.build_output(units)
 
     def call(self, inputs, targets=None, temperature=None):
         matrix, bias = self.output_weights()
         words_first = self.tied_to is not None
         if targets is not None:
-            log_p = target_log_probabilities(
-                ops.reshape(inputs, (-1, inputs.shape[-1])),
-                matrix,
-                bias,
-                ops.reshape(ops.maximum(targets, 0), (-1,)),
-                words_first=words_first,
-                temperature=temperature,
-            )
+            rows = ops.reshape(inputs, (-1, inputs.shape[-1]))
+            of_rows = ops.reshape(ops.maximum(targets, 0), (-1,))
+            settings = {"words_first": words_first, "temperature": temperature}
+            log_p = target_log_probabilities(rows, matrix, bias, of_rows, **settings)
             return -ops.reshape(log_p, ops.shape(targets))
         logits = logits_of(inputs, ops.transpose(matrix) if words_first else matrix, bias)
         return logits if temperature is None else logits / temperature

@@ -54,17 +54,14 @@ class PerGateLSTMCell(LSTMCell):
         # values at each call: here the matrix of all gates, of which each gate takes its part.
         glorot, orthogonal = initializers.GlorotUniform(), initializers.Orthogonal()
         for k, gate in enumerate(GATES):
-            kernel = self.add_input_kernel(
-                f"kernel_{gate}", (self.input_size, self.units), _part(glorot, k)
-            )
-            recurrent_kernel = self.add_recurrent_kernel(
-                f"recurrent_kernel_{gate}", (self.units, self.units), _part(orthogonal, k)
-            )
             start = gate_biases(self.forget_bias if gate == "f" else 0.0)
-            bias = self.add_bias(f"bias_{gate}", self.units, start)
-            setattr(self, f"kernel_{gate}", kernel)
-            setattr(self, f"recurrent_kernel_{gate}", recurrent_kernel)
-            setattr(self, f"bias_{gate}", bias)
+            shapes = (self.input_size, self.units), (self.units, self.units)
+            for name, add, *arguments in (
+                ("kernel", self.add_input_kernel, shapes[0], _part(glorot, k)),
+                ("recurrent_kernel", self.add_recurrent_kernel, shapes[1], _part(orthogonal, k)),
+                ("bias", self.add_bias, self.units, start),
+            ):
+                setattr(self, f"{name}_{gate}", add(f"{name}_{gate}", *arguments))
 
     def recurrent_kernels(self):
         return [f"recurrent_kernel_{gate}" for gate in GATES]

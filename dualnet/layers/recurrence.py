@@ -99,10 +99,9 @@ class Recurrence(SeededLayer):
         **kwargs,
     ):
         if not hasattr(cell, "mask_specs"):
-            required = "must have `mask_specs()`,"
             reason = "as the cells of `dualnet.layers` do: its masks are drawn before the loop."
-            received = f"Received: cell={cell!r}. Run other cells with `keras.layers.RNN`."
-            raise ArgumentError("cell", f"{required} {reason} {received}")
+            way_out = " Run other cells with `keras.layers.RNN`."
+            raise ArgumentError("cell", f"must have `mask_specs()`, {reason}", way_out, cell=cell)
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.return_sequences = check_flag("return_sequences", return_sequences)
@@ -195,10 +194,7 @@ class Recurrence(SeededLayer):
         if not self.return_state:
             return KerasTensor(shapes, dtype)
         outputs, *states = shapes
-        return (
-            KerasTensor(outputs, dtype),
-            *(KerasTensor(state, "float32") for state in states),
-        )
+        return KerasTensor(outputs, dtype), *(KerasTensor(shape, "float32") for shape in states)
 
     def compute_mask(self, sequence, mask=None):
         if mask is not None and self.go_backwards:
@@ -235,11 +231,8 @@ def _check_mask(mask):
 
 def _check_states(states, sizes):
     if len(states) != len(sizes):
-        raise ArgumentError(
-            "initial_state",
-            f"must be a list of {len(sizes)} tensors (batch, size), with the sizes {list(sizes)}. "
-            f"Received: {len(states)} tensors.",
-        )
+        what = f"a list of {len(sizes)} tensors (batch, size), with the sizes {list(sizes)}"
+        raise ArgumentError("initial_state", f"must be {what}. Received: {len(states)} tensors.")
 
 
 def _last(outputs, mask):
