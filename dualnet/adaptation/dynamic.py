@@ -167,17 +167,11 @@ def dynamic_evaluation(
         # The first segment is read before anything is learnt.
         if np.isinf(perplexity) and np.isfinite(perplexity_of(losses[:1])):
             raise _not_finite("perplexity", rule, used)
-    return DynamicEvaluation(
-        perplexity=perplexity,
-        tokens=int(lengths.sum()),
-        segment_losses=losses,
-        segment_lengths=lengths,
-        rule=rule,
-        settings={**used, "sequence_length": length, "temperature": request.temperature},
-        by_sentence=bool(by_sentence),
-        token_losses=token_losses,
-        **figures_of(model, tokens[len(tokens) - int(lengths.sum()) :], losses @ lengths),
-    )
+    count = int(lengths.sum())
+    used |= {"sequence_length": length, "temperature": request.temperature}
+    figures = figures_of(model, tokens[len(tokens) - count :], losses @ lengths)
+    trace = losses, lengths, rule, used, bool(by_sentence), token_losses
+    return DynamicEvaluation(perplexity, count, *trace, **figures)
 
 
 @contextlib.contextmanager
@@ -204,8 +198,8 @@ def learning(
     request = with_own_settings(model, request, by_text=by_text)
     which = adapted(model, request.which())
     if keep and which.adds:
-        message = "must be False with weights that are added to the model."
-        raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
+        required = "must be False with weights that are added to the model."
+        raise ArgumentError("keep", required, keep=True, adapt=which.items)
     step_size = StepSize(model, request, by_text=by_text, valid=valid)
     rule, settings = step_size.rule, step_size.settings
     weights = list(which.weights.values())
@@ -232,10 +226,8 @@ def learning(
                 longest = bucket_length(count) if alone else max(longest, count)
                 weights = np.ones((1, count), np.float32)
                 segment = {"tokens": ids[None, :-1], "targets": ids[None, 1:], "weights": weights}
-                segment = {
-                    name: np.pad(array, ((0, 0), (0, longest - count)))
-                    for name, array in segment.items()
-                }
+                padding = (0, 0), (0, longest - count)
+                segment = {name: np.pad(array, padding) for name, array in segment.items()}
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
                 logs = learner.train_on_batch(segment, return_dict=True)
@@ -255,20 +247,15 @@ def learning(
             raise _not_finite("weights", rule, settings)
         _learners[model] = step, learner
         if skipped := int(learner.optimizer.skipped):
-            warnings.warn(
-                f"{skipped} of the updates had gradients that are not finite, and changed nothing. "
-                "Take a smaller learning_rate, or set clipnorm.",
-                stacklevel=3,
-            )
+            what = f"{skipped} of the updates had gradients that are not finite, and changed"
+            way_out = "Take a smaller learning_rate, or set clipnorm."
+            warnings.warn(f"{what} nothing. {way_out}", stacklevel=3)
 
 
 def _not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentError:
-    return ArgumentError(
-        "learning_rate",
-        f"must keep the {what} finite. Received: rule={rule!r}, learning_rate="
-        f"{settings['learning_rate']:g}, which does not. Take a smaller one, or set "
-        "clipnorm.",
-    )
+    received = f"rule={rule!r}, learning_rate={settings['learning_rate']:g}, which does not."
+    required = f"must keep the {what} finite. Received: {received}"
+    return ArgumentError("learning_rate", f"{required} Take a smaller one, or set clipnorm.")
 
 
 @contextlib.contextmanager
@@ -296,9 +283,8 @@ def _compiled(model: LanguageModel, step: list[Any], learner: SegmentLearner) ->
     kept, last = _learners.pop(model, (None, learner))  # after an error, none is kept
     if kept != step:
         return learner
-    state, fresh = (
-        [*one.stream_state.variables, *one.optimizer.variables] for one in (last, learner)
-    )
+    pair = (last, learner)
+    state, fresh = ([*one.stream_state.variables, *one.optimizer.variables] for one in pair)
     for variable, value in zip(state, fresh):
         variable.assign(value)
     return last
@@ -310,11 +296,9 @@ def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistic
     length = settings.pop("sequence_length")
     if rule == "rms":
         if statistics is None:
-            raise ArgumentError(
-                "statistics",
-                "must be given for the rule 'rms': the int tokens of the training text, or the "
-                "result of `gradient_statistics(model, tokens)`. Received: None.",
-            )
+            required = "must be given for the rule 'rms': the int tokens of the training text, or"
+            result = "the result of `gradient_statistics(model, tokens)`. Received: None."
+            raise ArgumentError("statistics", f"{required} {result}")
         if not isinstance(statistics, GradientStatistics):
             statistics = statistics_of(which, statistics, sequence_length=length)
         return DecayToPrior(statistics=in_order(statistics, which), **settings)

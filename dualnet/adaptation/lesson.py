@@ -1,6 +1,7 @@
 """`Lesson`: one step of learners, a pure function: it scores a segment, then learns from it."""
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -58,12 +59,11 @@ class Lesson(Reader):
         self.which = which
         self.sizes = [math.prod(weight.shape) for weight in which.weights.values()]
         self.size = sum(self.sizes)
-        by_row = [id(w) for layer in graph.core.layers if type(layer) in BY_ROW
-                  for w in layer.weights]  # fmt: skip
-        self.by_row = all(id(weight) in by_row for weight in which.weights.values())
-        self.through_time = not self.by_row or any(
-            isinstance(layer, RecurrentMatrix) for layer in graph.core.layers
-        )
+        layers = graph.core.layers
+        by_row = {id(w) for layer in layers if type(layer) in BY_ROW for w in layer.weights}
+        self.by_row = by_row.issuperset(map(id, which.weights.values()))
+        recurrent = any(isinstance(layer, RecurrentMatrix) for layer in layers)
+        self.through_time = not self.by_row or recurrent
         # What the rule keeps beside the memory.
         self.num_moments = {"sgd": 0, "rms": 1, "nadam": 2 + has_momentum}[rule]
 
@@ -100,10 +100,9 @@ class Lesson(Reader):
         gradient = self._clipped(gradient, settings["clipnorm"])
         update = {"sgd": self._sgd, "rms": self._rms, "nadam": self._nadam}[self.rule]
         learnt, moments = update(gradient, memory, segment["moments"], settings)
-        applied = ops.all(ops.isfinite(learnt), axis=1)
-        for moment in moments:
-            applied = ops.logical_and(applied, ops.all(ops.isfinite(moment), axis=1))
         new, old = [learnt, *moments], [memory, *segment["moments"]]
+        finite = [ops.all(ops.isfinite(part), axis=1) for part in new]
+        applied = functools.reduce(ops.logical_and, finite)
         memory, *moments = [ops.where(applied[:, None], *pair) for pair in zip(new, old)]
         return {"losses": losses, "states": states, "memory": memory, "moments": moments,
                 "applied": applied}  # fmt: skip
@@ -137,9 +136,8 @@ class Lesson(Reader):
 
     def _split(self, vector: Any) -> list[Any]:
         """Return the part of each weight of a `(batch, size)`."""
-        if len(self.sizes) == 1:
-            return [vector]
-        return ops.split(vector, list(itertools.accumulate(self.sizes))[:-1], axis=1)
+        ends = [*itertools.accumulate(self.sizes)][:-1]
+        return ops.split(vector, ends, axis=1) if ends else [vector]
 
     def _clipped(self, gradient: Any, clipnorm: Any) -> Any:
         """Return each weight's gradient clipped to a norm, or unchanged where that is 0."""

@@ -83,10 +83,9 @@ def gradient_statistics(
     check_language_model("model", model)
     check_count("batch_size", batch_size, least=1)
     check_count("sequence_length", sequence_length, least=1)
+    sizes = {"batch_size": batch_size, "sequence_length": sequence_length}
     with unfrozen(model):
-        return statistics_of(
-            adapted(model, adapt), tokens, batch_size=batch_size, sequence_length=sequence_length
-        )
+        return statistics_of(adapted(model, adapt), tokens, **sizes)
 
 
 def statistics_of(
@@ -120,11 +119,8 @@ def in_order(statistics: GradientStatistics, which: Adapted) -> GradientStatisti
     if len(there) == len(statistics.roots):
         faults = [f"{name} is missing" for name in which.weights if name not in roots]
         faults += [f"{name} is not in this model" for name in there if name not in shapes]
-        faults += [
-            f"{name} {root.shape} for {shapes[name]}"
-            for name, root in roots.items()
-            if root.shape != shapes.get(name, root.shape)
-        ]
+        both = {n: (root.shape, shapes[n]) for n, root in roots.items() if n in shapes}
+        faults += [f"{n} {shape} for {own}" for n, (shape, own) in both.items() if shape != own]
     if faults:
         required = "must be those of this model's trainable weights, by name and shape."
         way_out = "Call gradient_statistics with this model."

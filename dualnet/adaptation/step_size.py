@@ -60,12 +60,10 @@ class StepSize:
         self.is_asked = rate == AUTO or (rate is None and valid is not None)
         self.is_open = self.is_asked or (rate is None and self._has_text())
         if rate == AUTO and valid is None and (self.run is None or self.run.is_shipped):
-            raise ArgumentError(
-                "learning_rate",
-                "can be 'auto' for the model of a RUN folder of your own, whose validation text it "
-                "is found on. Received: another model.",
-                " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation.",
-            )
+            what = "the model of a RUN folder of your own, whose validation text it is found on."
+            way_out = " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation."
+            required = f"can be 'auto' for {what} Received: another model."
+            raise ArgumentError("learning_rate", required, way_out)
 
     def _has_text(self) -> bool:
         """Whether the model comes from a RUN of one's own whose text is still there."""
@@ -128,13 +126,10 @@ class StepSize:
         return {"learning_rate": best, "perplexity": learnt, "static_perplexity": static}
 
     def _segments(self) -> list[np.ndarray]:
-        valid = self.valid
-        if valid is None:
-            valid = self.run.corpus().split("valid")
+        valid = self.run.corpus().split("valid") if self.valid is None else self.valid
         tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
-        if self.by_text:
-            return segments_of(self.model, tokens[:TOKENS], None)
-        return segments_of(self.model, tokens[: TOKENS + 1], self.settings["sequence_length"])
+        length = None if self.by_text else self.settings["sequence_length"]
+        return segments_of(self.model, tokens[: TOKENS + (not self.by_text)], length)
 
 
 def segments_of(model: LanguageModel, tokens: np.ndarray, length: int | None) -> list[np.ndarray]:

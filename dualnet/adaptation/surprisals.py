@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from dualnet._columns import Results, texts_of
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
-from dualnet.builders import LanguageModel, Question, questions, reader_of
+from dualnet.builders import LanguageModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.evaluation.comparison import Totals, totals_of
@@ -144,8 +145,7 @@ def _reading(
     `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
     `learning`. Else streams are read block by block.
     """
-    question: Question = questions.losses
-    names, work = ["losses"], scoring.WORK
+    question, names, work = questions.losses, ["losses"], scoring.WORK
     if request.entropy:
         names, question = ["losses", "entropies"], questions.entropies
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
@@ -156,11 +156,10 @@ def _reading(
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
 
     def by_block(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
-        ends = np.cumsum([len(stream) for stream in streams])
-        for _, block in itertools.groupby(
-            range(len(streams)), key=lambda i: ends[i] // BLOCK_TOKENS
-        ):
-            yield from read([streams[i] for i in block])
+        ends = itertools.accumulate(map(len, streams))
+        numbered = zip([end // BLOCK_TOKENS for end in ends], streams)
+        for _, block in itertools.groupby(numbered, key=operator.itemgetter(0)):
+            yield from read([stream for _, stream in block])
 
     if not request.adapt:
         yield by_block

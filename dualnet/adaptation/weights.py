@@ -130,18 +130,12 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
     else:
         names = fnmatch.filter(trainable, item)
     if not names:
-        stations = [
-            station
-            for station, layers in STATIONS.items()
-            if _weights_of(graph.core, layers) & {*map(id, trainable.values())}
-        ]
-        raise ArgumentError(
-            "adapt",
-            f"must name weights of this model: 'all', {', '.join(map(repr, stations))}, {BIAS!r}, "
-            f"'{OUTPUT}:RANK', {MATRIX!r}, '{MATRIX}:RANK', {RECURRENT!r}, '{RECURRENT}:RANK', or "
-            f"names or patterns of {', '.join(trainable)}. "
-            f"Received: {item!r}.",
-        )
+        ids = {*map(id, trainable.values())}
+        stations = [name for name, own in STATIONS.items() if _weights_of(graph.core, own) & ids]
+        added = f"'{OUTPUT}:RANK', {MATRIX!r}, '{MATRIX}:RANK', {RECURRENT!r}, '{RECURRENT}:RANK'"
+        known = f"'all', {', '.join(map(repr, stations))}, {BIAS!r}, {added}"
+        required = f"must name weights of this model: {known}, or names or patterns of"
+        raise ArgumentError("adapt", f"{required} {', '.join(trainable)}. Received: {item!r}.")
     return names
 
 
@@ -164,12 +158,11 @@ def _with_matrix(graph: Graph, item: str) -> Graph:
     *others, last = _features(graph, item)
     matrix = AdaptationMatrix(_rank(item), name=MATRIX)
     features = tree.pack_sequence_as(graph.features, [*others, matrix(last)])
-    return dataclasses.replace(
-        graph, features=features, word_logits=graph.head(features), core=None
-    )
+    logits = graph.head(features)
+    return dataclasses.replace(graph, features=features, word_logits=logits, core=None)
 
 
-def _with_output_matrix(graph: Graph, item: str) -> Graph:
+def _with_output(graph: Graph, item: str) -> Graph:
     """Return `graph` with a product of what the head reads, the last of several, on its logits."""
     rank = _rank(item)
     if rank is None:
@@ -182,22 +175,16 @@ def _with_output_matrix(graph: Graph, item: str) -> Graph:
 
 def _features(graph: Graph, item: str) -> list[Any]:
     if graph.head is None:
-        raise ArgumentError(
-            "adapt",
-            "must be in a model whose output layer makes its logits: no gate, cache, ensemble or "
-            f"core of your own. Received: {item!r}.",
-        )
+        models = "a model whose output layer makes its logits: no gate, cache, ensemble or core of"
+        raise ArgumentError("adapt", f"must be in {models} your own. Received: {item!r}.")
     return tree.flatten(graph.features)
 
 
-def _with_recurrent_matrix(graph: Graph, item: str) -> Graph:
+def _with_recurrent(graph: Graph, item: str) -> Graph:
     """Return `graph` with an adaptation matrix in its last recurrent layer."""
-    layers = [
-        layer
-        for layer in graph.core.layers
-        if isinstance(layer, Recurrence)
-        and any(fnmatch.fnmatchcase(layer.name, name) for name in STATIONS["recurrence"])
-    ]
+    layers = [layer for layer in graph.core.layers if isinstance(layer, Recurrence)]
+    patterns = STATIONS["recurrence"]
+    layers = [x for x in layers if any(fnmatch.fnmatchcase(x.name, name) for name in patterns)]
     if not layers:
         required = f"can name {RECURRENT!r} in a model with recurrent layers, not members."
         raise ArgumentError("adapt", f"{required} Received: {item!r}.")
@@ -219,12 +206,7 @@ def _with_bias(graph: Graph, item: str) -> Graph:
     return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)
 
 
-ADDED = {
-    MATRIX: _with_matrix,
-    OUTPUT: _with_output_matrix,
-    RECURRENT: _with_recurrent_matrix,
-    BIAS: _with_bias,
-}
+ADDED = {MATRIX: _with_matrix, OUTPUT: _with_output, RECURRENT: _with_recurrent, BIAS: _with_bias}
 
 
 def unfrozen(model: LanguageModel) -> AbstractContextManager[None]:
