@@ -13,7 +13,7 @@ import numpy as np
 from dualnet._columns import Results, texts_of
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
-from dualnet.builders import LanguageModel, questions, reader_of
+from dualnet.builders import LanguageModel, Question, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.evaluation.comparison import Totals, totals_of
@@ -145,7 +145,8 @@ def _reading(
     `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
     `learning`. Else streams are read block by block.
     """
-    question, names, work = questions.losses, ["losses"], scoring.WORK
+    question: Question = questions.losses
+    names, work = ["losses"], scoring.WORK
     if request.entropy:
         names, question = ["losses", "entropies"], questions.entropies
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))

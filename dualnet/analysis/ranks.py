@@ -107,10 +107,9 @@ def rank(
             if filled == len(matrix):
                 matrix[:words] = np.linalg.qr(matrix, mode="r")
                 filled = words
-            block = logits[: len(matrix) - filled]
+            block, logits = np.split(logits, [len(matrix) - filled])
             matrix[filled : filled + len(block)] = block
             filled += len(block)
-            logits = logits[len(block) :]
     values = np.linalg.svd(matrix[:filled], compute_uv=False)
     if tolerance is None:
         tolerance = max(len(tokens), words) * float(np.finfo(np.float32).eps) * float(values[0])
