@@ -90,10 +90,8 @@ def vjp(function, arguments, cotangents):
         with tf.GradientTape() as tape:
             tape.watch(arguments)
             results, auxiliary = function(*arguments)
-        gradients = tape.gradient(
-            results, arguments, cotangents, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        return gradients, auxiliary
+        zero = {"unconnected_gradients": tf.UnconnectedGradients.ZERO}
+        return tape.gradient(results, arguments, cotangents, **zero), auxiliary
     import torch
 
     with torch.enable_grad():

@@ -135,8 +135,6 @@ def plot_singular_values(ranks: Mapping[str, Rank], path: str | Path) -> None:
     """
     if not ranks:
         raise ArgumentError("ranks", "must hold at least one result. Received: ranks={}.")
-    spectra = {
-        f"{name}: rank {result.rank:,} of {min(result.shape):,}": result.singular_values
-        for name, result in ranks.items()
-    }
+    label = "{}: rank {:,} of {:,}".format
+    spectra = {label(n, r.rank, min(r.shape)): r.singular_values for n, r in ranks.items()}
     plots.plot_spectra(spectra, [result.tolerance for result in ranks.values()], path)

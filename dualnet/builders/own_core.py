@@ -113,10 +113,8 @@ def _graph(core: keras.Model) -> Graph:
     operation, node, _ = logits._keras_history
     read = operation._inbound_nodes[node].input_tensors
     hidden = read[0] if len(read) == 1 and len(read[0].shape) == 3 else logits
-    logits, *new_states = (
-        tensor if tensor.dtype == "float32" else ops.cast(tensor, "float32")
-        for tensor in (logits, *new_states)
-    )
+    outputs = (logits, *new_states)
+    logits, *new_states = (x if x.dtype == "float32" else ops.cast(x, "float32") for x in outputs)
     return Graph(tokens, states, new_states, hidden, word_logits=logits)
 
 

@@ -26,10 +26,8 @@ ENVIRONMENT = "DUALNET_IMPORT"
 
 def with_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return builder `arguments` with the names of the classes among them, as files have them."""
-    return {
-        key: _name_of(key, value) if key in CHOICES and isinstance(value, type) else value
-        for key, value in arguments.items()
-    }
+    own = {k: v for k, v in arguments.items() if k in CHOICES and isinstance(v, type)}
+    return {**arguments, **{key: _name_of(key, kind) for key, kind in own.items()}}
 
 
 def _name_of(argument: str, kind: type) -> str:

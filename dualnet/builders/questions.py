@@ -14,9 +14,8 @@ Answer = dict[str, Any]
 def losses(graph: Graph, segment: Segment, *, training: bool = False) -> Answer:
     """Answer with `losses`: -log p of each target, in nats."""
     settings = {"training": training, "temperature": _temperature(segment)}
-    losses, states = graph.losses(
-        segment["tokens"], segment["states"], segment["targets"], **settings
-    )
+    inputs = [segment[name] for name in ("tokens", "states", "targets")]
+    losses, states = graph.losses(*inputs, **settings)
     return {"losses": losses, "states": states}
 
 

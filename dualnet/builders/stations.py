@@ -51,10 +51,8 @@ class PartStation(Station):
 
 def state_inputs(sizes: Sequence[int], *, after: int) -> list[Any]:
     """Return a symbolic input per state, `(batch, size)`, numbered from `after` + 1."""
-    return [
-        keras.Input((size,), dtype="float32", name=f"state_{number}")
-        for number, size in enumerate(sizes, start=after + 1)
-    ]
+    named = {f"state_{number}": size for number, size in enumerate(sizes, start=after + 1)}
+    return [keras.Input((size,), dtype="float32", name=name) for name, size in named.items()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,16 +137,12 @@ class Embedding(Station):
         self, tokens: Any, vocabulary_size: int, units: int, *, name: str = "embedding"
     ) -> tuple[Any, Any]:
         """Return the embedding layer, and its vectors `(batch, time, units)`."""
-        layer = keras.layers.Embedding(
-            vocabulary_size,
-            units,
-            # The logits of a fresh tied model then vary by about 1 per unit of its input, as in
-            # the reference code of Melis et al. Keras's default, a third of that, starts far
-            # slower.
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=units**-0.5),
-            embeddings_regularizer=l2_regularizer(self.embedding_l2),
-            name=name,
-        )
+        # The logits of a fresh tied model then vary by about 1 per unit of its input, as in the
+        # reference code of Melis et al. Keras's default, a third of that, starts far slower.
+        start = keras.initializers.RandomNormal(stddev=units**-0.5)
+        penalty = l2_regularizer(self.embedding_l2)
+        settings = {"embeddings_initializer": start, "embeddings_regularizer": penalty}
+        layer = keras.layers.Embedding(vocabulary_size, units, **settings, name=name)
         return layer, self.vectors(tokens, layer, name=name)
 
     def vectors(
@@ -157,12 +151,10 @@ class Embedding(Station):
         """Return the vectors of `tokens`, `(batch, time, units)`, with dropout."""
         embedded = layer(ops.maximum(tokens, 0) if self.padded else tokens)
         if self.embedding_dropout > 0:
-            embedded = layers.EmbeddingDropout(
-                self.embedding_dropout,
-                vocabulary_size=layer.input_dim,
-                per_row=self.embedding_dropout_per_row,
-                name=f"{name}_dropout",
-            )([tokens, embedded])
+            settings = {"per_row": self.embedding_dropout_per_row, "name": f"{name}_dropout"}
+            settings["vocabulary_size"] = layer.input_dim
+            dropout = layers.EmbeddingDropout(self.embedding_dropout, **settings)
+            embedded = dropout([tokens, embedded])
         return embedded
 
     def mask(self, tokens: Any) -> Any:
@@ -290,10 +282,9 @@ class Recurrent(PartStation):
             `hidden`, the states, and the new states, as those of `Graph`.
         """
         if (self.skip_connections or self.residual) and len(set(layer_units)) > 1:
-            required = "needs recurrent layers of one size."
             received = f"Received: {list(layer_units)}. Set recurrent_units to embedding_units."
             joined = "residual" if self.residual else "skip_connections"
-            raise ArgumentError(joined, f"{required} {received}")
+            raise ArgumentError(joined, f"needs recurrent layers of one size. {received}")
         x = embedded
         if not self.mask_per_gate:  # else the cells drop their inputs themselves
             x = dropouts.drop("input", self.input_dropout, x)
@@ -324,12 +315,11 @@ class Recurrent(PartStation):
         if self.skip_connections and len(outputs) > 1:
             x = keras.layers.Add(name="skip_connections")(outputs)
         hidden, x = x, dropouts.drop("output", self.output_dropout, x)
-        if self.activation_regularization > 0 or self.temporal_activation_regularization > 0:
-            x = layers.ActivationRegularization(
-                activation=self.activation_regularization,
-                temporal=self.temporal_activation_regularization,
-                name="activation_regularization",
-            )([x, hidden])
+        ar, tar = self.activation_regularization, self.temporal_activation_regularization
+        if ar or tar:
+            name = "activation_regularization"
+            penalty = layers.ActivationRegularization(activation=ar, temporal=tar, name=name)
+            x = penalty([x, hidden])
         return [*levels, x], hidden, states, new_states
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
@@ -680,9 +670,8 @@ class Decoder:
         self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
     ) -> tuple[list[Any], Any, list[Any]]:
         """Return the outputs of all cells, the attentional vector, and the new states."""
-        outputs, *new_states = self.recurrence(
-            embedded, initial_state=list(states), constants=list(constants)
-        )
+        inputs = {"initial_state": list(states), "constants": list(constants)}
+        outputs, *new_states = self.recurrence(embedded, **inputs)
         sizes = self.recurrence.cell.level_sizes
         ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
         *levels, last = ops.split(outputs, ends, axis=-1)
@@ -726,10 +715,8 @@ class Attention(Station):
         if self.attention == "general":
             cell = layers.GeneralAttentionCell(cells, size, **settings)
             return Decoder(layers.Recurrence(cell, name="decoder"), None)
-        readout = [
-            keras.layers.Dense(layer_units[-1], use_bias=False, name=name)
-            for name in ("readout_context", "readout_embedding")
-        ]
+        units, names = layer_units[-1], ("readout_context", "readout_embedding")
+        readout = [keras.layers.Dense(units, use_bias=False, name=name) for name in names]
         cell = layers.AdditiveAttentionCell(cells, self.alignment_units, **settings)
         return Decoder(layers.Recurrence(cell, name="decoder"), readout)
 
@@ -780,29 +767,23 @@ class Gate(Station):
         """
         words = logits[0].shape[-1]
         if self.gate != "lstm":
-            gate = layers.IOGate(
-                words,
-                self.gate_units,
-                dropout=self.gate_dropout,
-                use_hidden=self.gate == "input_and_hidden",
-                initializer_range=self.gate_initializer_range,
-                name="gate",
-            )
-            read = hidden if self.gate == "input_and_hidden" else ()
+            use_hidden = self.gate == "input_and_hidden"
+            settings: Any = {"dropout": self.gate_dropout, "use_hidden": use_hidden}
+            settings["initializer_range"] = self.gate_initializer_range
+            gate = layers.IOGate(words, self.gate_units, **settings, name="gate")
+            read = hidden if use_hidden else ()
             return keras.tree.flatten(gate([tokens, *read, *logits])), [], []
         scale = self.gate_initializer_range
-        embedded = keras.layers.Embedding(
-            words,
-            self.gate_units,
-            embeddings_initializer=keras.initializers.RandomUniform(-scale, scale),
-            name="gate_embedding",
-        )(ops.maximum(tokens, 0) if padded else tokens)
+        start = keras.initializers.RandomUniform(-scale, scale)
+        settings = {"embeddings_initializer": start, "name": "gate_embedding"}
+        embedding = keras.layers.Embedding(words, self.gate_units, **settings)
+        embedded = embedding(ops.maximum(tokens, 0) if padded else tokens)
         embedded = layers.StepDropout(self.gate_dropout, name="gate_dropout")(embedded)
         cell = layers.LSTMCell(self.gate_units, name="gate_cell")
         before = state_inputs(cell.state_size, after=states)
-        features, *after = layers.Recurrence(cell, name="gate_recurrence")(
-            embedded, initial_state=before, mask=tokens >= 0 if padded else None
-        )
+        recurrence = layers.Recurrence(cell, name="gate_recurrence")
+        mask = tokens >= 0 if padded else None
+        features, *after = recurrence(embedded, initial_state=before, mask=mask)
         gated = layers.FeatureGate(words, initializer_range=scale, name="gate")([features, *logits])
         return keras.tree.flatten(gated), before, after
 

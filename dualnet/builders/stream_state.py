@@ -64,10 +64,9 @@ class StreamState(layers.Layer):
         for i, size in enumerate(self.sizes):
             if self.batch_size is not None:
                 delattr(self, f"state_{i}")
-            variable = self.add_weight(
-                name=f"state_{i}", shape=(batch_size, size), initializer="zeros", dtype="float32"
-            )
-            setattr(self, f"state_{i}", variable)
+            named = {"name": f"state_{i}", "dtype": "float32"}
+            state = self.add_weight((batch_size, size), "zeros", **named)
+            setattr(self, f"state_{i}", state)
         self.batch_size = batch_size
         self.restart()
         return True

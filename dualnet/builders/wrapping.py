@@ -27,15 +27,14 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
     if gate.is_used:
         for layer in keras.Model([tokens, *states], logits).layers:
             layer.trainable = False
-        logits, gate_states, new_gate_states = gate.apply(
-            tokens, logits, hidden, padded=padded, states=len(states)
-        )
-        states, new_states = states + gate_states, new_states + new_gate_states
+        settings = {"padded": padded, "states": len(states)}
+        logits, before, after = gate.apply(tokens, logits, hidden, **settings)
+        states, new_states = states + before, new_states + after
     mean = MeanOfProbabilities(name="mean")(logits) if len(logits) > 1 else logits[0]
     keys = keras.layers.Concatenate(name="hidden")(hidden) if len(hidden) > 1 else hidden[0]
     if cache.is_used:
-        mean, cache_states, new_cache_states = cache.apply(tokens, keys, mean, states=len(states))
-        states, new_states = states + cache_states, new_states + new_cache_states
+        mean, before, after = cache.apply(tokens, keys, mean, states=len(states))
+        states, new_states = states + before, new_states + after
     return Graph(tokens, states, new_states, hidden=keys, word_logits=mean, padded=padded)
 
 
@@ -47,11 +46,9 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     logits, hidden = [], []
     for number, model in enumerate(models, start=1):
         graph = model.graph
-        member = keras.Model(
-            [graph.tokens, *graph.states],
-            [graph.word_logits, graph.hidden, *graph.new_states],
-            name=f"member_{number}",
-        )
+        inputs = [graph.tokens, *graph.states]
+        outputs = [graph.word_logits, graph.hidden, *graph.new_states]
+        member = keras.Model(inputs, outputs, name=f"member_{number}")
         member_states = state_inputs(model.state_size, after=len(states))
         member_logits, member_hidden, *new_member_states = member([tokens, *member_states])
         logits.append(member_logits)

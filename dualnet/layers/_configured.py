@@ -53,9 +53,8 @@ class ConfiguredLayer(keras.layers.Layer):
     # --- weights
 
     def add_matrix(self, name, shape, initializer="glorot_uniform", l2=0.0, role=Role.MATRIX):
-        weight = self.add_weight(
-            name=name, shape=shape, initializer=initializer, regularizer=l2_regularizer(l2)
-        )
+        penalty = l2_regularizer(l2)
+        weight = self.add_weight(shape, initializer, name=name, regularizer=penalty)
         weight.role = role
         return weight
 

@@ -147,13 +147,12 @@ class RecurrentCell(ConfiguredLayer):
 
     def specs_of(self, sizes):
         """Return the `MaskSpec` of each mask in `sizes` whose rate is above 0."""
-        kinds = {name: name.split("_")[0] for name in sizes}
-        rates = {name: getattr(self, f"{kind}_dropout") for name, kind in kinds.items()}
-        return [
-            MaskSpec(name, rate, sizes[name], kinds[name] in self.locked)
-            for name, rate in rates.items()
-            if rate > 0
-        ]
+        specs = []
+        for name, size in sizes.items():
+            kind = name.split("_")[0]
+            if (rate := getattr(self, f"{kind}_dropout")) > 0:
+                specs.append(MaskSpec(name, rate, size, kind in self.locked))
+        return specs
 
     def recurrent_kernels(self):
         """Return the names of the matrices that `weight_dropout` acts on."""

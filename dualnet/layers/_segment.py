@@ -85,17 +85,11 @@ class Segment:
         self.num_factors = len(adaptation)
         self.variables = list(self.cell.weights)
         # A dropped-out copy of a weight replaces the weight itself.
-        copies = (
-            {id(weight): locked[name] for name, weight in dropped_weights(self.cell).items()}
-            if locked
-            else {}
-        )
+        dropped = dropped_weights(self.cell) if locked else {}
+        copies = {id(weight): locked[name] for name, weight in dropped.items()}
         self.weights = [copies.get(id(variable), variable) for variable in self.variables]
-        self.index_of_weight = {
-            id(weight): i
-            for weights in (self.variables, self.weights)
-            for i, weight in enumerate(weights)
-        }
+        self.index_of_weight = {id(weight): i for i, weight in enumerate(self.variables)}
+        self.index_of_weight |= {id(weight): i for i, weight in enumerate(self.weights)}
         self.traced_products: list[WeightProduct | ConstantProduct] = []
         projection = sequence
         if hasattr(self.cell, "input_projection"):
@@ -119,11 +113,8 @@ class Segment:
         self.elementwise = [self.variables[i] for i in plan.vectors]
         weights = [ops.convert_to_tensor(self.weights[i]) for i in (*plan.matrices, *plan.vectors)]
         # Like a weight that acts elementwise, such a constant gets a gradient from every step.
-        self.elementwise_constants = [
-            i
-            for i, constant in enumerate(self.constants)
-            if i not in plan.constants and _has_gradient(constant)
-        ]
+        others = {i: x for i, x in enumerate(self.constants) if i not in plan.constants}
+        self.elementwise_constants = [i for i, x in others.items() if _has_gradient(x)]
         learned = [self.constants[i] for i in (*self.elementwise_constants, *plan.constants)]
         arguments = [*self.inputs, *states, *weights, *learned]
         vectors = len(plan.vectors) + len(self.elementwise_constants)
@@ -136,9 +127,8 @@ class Segment:
             outputs, final_states, saved = self._forward(inputs, states, kernels, vectors, save)
 
             def gradient(*cotangents):
-                d_inputs, d_states, d_vectors, operands, d_products = self._backward(
-                    inputs, saved, kernels, vectors, cotangents
-                )
+                backward = self._backward(inputs, saved, kernels, vectors, cotangents)
+                d_inputs, d_states, d_vectors, operands, d_products = backward
                 d_matrices = matrix_gradients(plan, operands, d_products)
                 d_matrices = [ops.cast(d_matrix, self.dtype) for d_matrix in d_matrices]
                 d_constants = constant_gradients(plan, operands, d_products)
@@ -157,17 +147,14 @@ class Segment:
     def _step(self, states, inputs, fixed, constants):
         """Return the output and the new states of one step."""
         masks = {**self.locked, **dict(zip(self.fresh_names, fixed))}
-        constants, factors = _split(
-            constants, [len(constants) - self.num_factors, self.num_factors]
-        )
-        constants = {"constants": constants} if constants else {}
+        constants, factors = _split(constants, [len(constants) - self.num_factors, None])
+        settings = {"constants": constants} if constants else {}
         projection = tree.pack_sequence_as(self.input_structure, inputs)
         if hasattr(self.cell, "step"):
-            output, new_states = self.cell.step(projection, states, masks, **constants)
+            output, new_states = self.cell.step(projection, states, masks, **settings)
         else:
-            output, new_states = self.cell.call(
-                projection, states, training=self.training, masks=masks, **constants
-            )
+            settings |= {"training": self.training, "masks": masks}
+            output, new_states = self.cell.call(projection, states, **settings)
         if factors:
             adapted = output + functools.reduce(matmul_per_row, factors, output)
             new_states = [adapted if state is output else state for state in new_states]
@@ -262,10 +249,10 @@ class Segment:
         if save:
             like += [KerasTensor((batch, s.shape[-1]), self.dtype) for s in states]
             like += [KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
-        final_states, (outputs, *saved) = _backend.scan(
-            step, states, [*inputs, *self.fixed], like, length=self._time(), stacked=1
-        )
-        return outputs, final_states, saved
+        sequences, time = [*inputs, *self.fixed], self._time()
+        states, results = _backend.scan(step, states, sequences, like, length=time, stacked=1)
+        outputs, *saved = results
+        return outputs, states, saved
 
     def _backward(self, inputs, saved, kernels, vectors, cotangents):
         """Return all gradients but those of the matrices, and what these are made of.
@@ -293,9 +280,8 @@ class Segment:
         def step(carry, elements):
             d_states, d_vectors = _split(carry, [counts[1], counts[3]])
             (d_output,), arguments, fixed = _split(elements, [1, sum(counts[:3]), len(self.fixed)])
-            gradients, operands = _backend.vjp(
-                replay_with(fixed, []), [*arguments, *vectors], [d_output, *d_states]
-            )
+            replay, upstream = replay_with(fixed, []), [d_output, *d_states]
+            gradients, operands = _backend.vjp(replay, [*arguments, *vectors], upstream)
             d_inputs, d_states, d_products, increments = _split(gradients, counts)
             d_vectors = [total + increment for total, increment in zip(d_vectors, increments)]
             return [*d_states, *d_vectors], [*d_inputs, *d_products, *operands]
@@ -306,9 +292,8 @@ class Segment:
         like = [KerasTensor(x.shape[1:], x.dtype) for x in inputs]
         like += [KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
         like += [KerasTensor((batch, k.shape[-2]), k.dtype) for k, _ in kernels]
-        carry, results = _backend.scan(
-            step, carry, sequences, like, length=self._time(), reverse=True
-        )
+        time = self._time()
+        carry, results = _backend.scan(step, carry, sequences, like, length=time, reverse=True)
         d_states, d_vectors = _split(carry, [counts[1], counts[3]])
         d_inputs, d_products, operands = _split(results, [counts[0], counts[2], counts[2]])
         return d_inputs, d_states, d_vectors, operands, d_products

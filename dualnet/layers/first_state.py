@@ -46,13 +46,11 @@ class FirstState(ConfiguredLayer):
         ]
 
     def call(self, inputs):
-        batch = ops.shape(inputs)[0]
+        shapes = [(ops.shape(inputs)[0], size) for size in self.sizes]
         if not self.learned:
-            return [ops.zeros((batch, size), "float32") for size in self.sizes]
-        return [
-            ops.broadcast_to(ops.cast(vector, "float32")[None], (batch, size))
-            for vector, size in zip(self.vectors, self.sizes)
-        ]
+            return [ops.zeros(shape, "float32") for shape in shapes]
+        vectors = [ops.cast(vector, "float32")[None] for vector in self.vectors]
+        return [*map(ops.broadcast_to, vectors, shapes)]
 
     def compute_output_spec(self, inputs):
         return [KerasTensor((inputs.shape[0], size), "float32") for size in self.sizes]

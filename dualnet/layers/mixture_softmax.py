@@ -47,13 +47,8 @@ class MixtureSoftmax(DOCOutput):
         self, vocabulary_size, experts, latent_units, *, latent_dropout_per_expert=True, **kwargs
     ):
         experts = check_count("experts", experts, least=1)
-        super().__init__(
-            vocabulary_size,
-            [experts],
-            latent_units,
-            latent_dropout_per_expert=latent_dropout_per_expert,
-            **kwargs,
-        )
+        kwargs["latent_dropout_per_expert"] = latent_dropout_per_expert
+        super().__init__(vocabulary_size, [experts], latent_units, **kwargs)
 
     def build(self, inputs_shape):
         super().build([inputs_shape])

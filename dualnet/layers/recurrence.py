@@ -148,15 +148,12 @@ class Recurrence(SeededLayer):
         if self.go_backwards:
             sequence = ops.flip(sequence, axis=0)
             mask = None if mask is None else ops.flip(mask, axis=0)
-        constants, adaptation = (
-            [*map(self._as_constant, tensors or [])] for tensors in (constants, adaptation)
-        )
+        both = (constants, adaptation)
+        constants, adaptation = ([*map(self._as_constant, tensors or [])] for tensors in both)
         segment = Segment(self, sequence, locked, fresh, mask, constants, adaptation, training)
         outputs, states = segment.run(states)
-        if self.return_sequences:
-            outputs = ops.transpose(outputs, (1, 0, 2))
-        else:
-            outputs = _last(outputs, mask)
+        whole = self.return_sequences
+        outputs = ops.transpose(outputs, (1, 0, 2)) if whole else _last(outputs, mask)
         outputs = ops.cast(outputs, self.dtype_policy.compute_dtype)
         if not self.return_state:
             return outputs
@@ -178,15 +175,7 @@ class Recurrence(SeededLayer):
             return shape
         return shape, *((batch, size) for size in self.cell.state_size)
 
-    def compute_output_spec(
-        self,
-        sequence,
-        initial_state=None,
-        mask=None,
-        training=False,
-        constants=None,
-        adaptation=None,
-    ):
+    def compute_output_spec(self, sequence, initial_state=None, mask=None, *_, **__):
         # Spares Keras a call to find the shapes: tracing the loop is half the time of a build.
         _check_mask(mask)
         dtype = self.dtype_policy.compute_dtype

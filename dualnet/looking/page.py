@@ -130,7 +130,7 @@ def look(
     }
     data = _data(text, tokenizer, ids, offsets, readings)
     perplexities = [
-        {"name": name, **{kind: perplexity_of(reading.losses) for kind, reading in zip(KINDS, of)}}
+        {"name": name, **dict(zip(KINDS, [perplexity_of(reading.losses) for reading in of]))}
         for name, of in readings.items()
     ]
     segment = next(iter(readings.values()))[-1].segment
@@ -293,12 +293,11 @@ def _rendered(data: Mapping[str, Any]) -> str:
     def asset(name: str) -> str:
         return (resources.files("dualnet.looking") / name).read_text("utf-8")
 
-    template = jinja2.Environment(
-        autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-    ).from_string(asset("page.html"))
+    settings: Any = {"keep_trailing_newline": True, "undefined": jinja2.StrictUndefined}
+    environment = jinja2.Environment(autoescape=True, **settings)
     # `tojson` escapes <, > and &, so that no text can end the script that it stands in.
-    template.environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return template.render(
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment.from_string(asset("page.html")).render(
         data=data,
         title=f"How {_listed(data['models'])} read{'s' * (len(data['models']) == 1)} this text",
         style=Markup(asset("page.css")),
