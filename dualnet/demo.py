@@ -72,22 +72,19 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
          f"{len(corpus.vocabulary):,} words.")  # fmt: skip
     runs: dict[str, Run] = {}
     dynamic: dict[str, dict[str, DynamicEvaluation]] = {}
+    splits = ("valid", "test")
     for name in MODELS:
         _say(f"\nTraining {name}, {settings['units']} units, {settings['epochs']} epochs:")
         runs[name] = train(name, corpus, output=folder / name, seed=1, **settings)
     for name in MODELS:
-        length = DYNAMIC["sequence_length"]
+        length, model = DYNAMIC["sequence_length"], runs[name].model
         _say(f"\nDynamic evaluation of {name}: it scores {length} tokens, then learns from them.")
-        dynamic[name] = {
-            split: dynamic_evaluation(runs[name].model, corpus.split(split), **DYNAMIC)
-            for split in ("valid", "test")
-        }
+        dynamic[name] = {s: dynamic_evaluation(model, corpus.split(s), **DYNAMIC) for s in splits}
     results = {
         name: {
             "parameters": run.results["parameters"],
-            "valid": run.results["valid_perplexity"],
-            "test": run.results["test_perplexity"],
-            **{f"{split}_dynamic": dynamic[name][split].perplexity for split in ("valid", "test")},
+            **{split: run.results[f"{split}_perplexity"] for split in splits},
+            **{f"{split}_dynamic": dynamic[name][split].perplexity for split in splits},
             "tokens_per_second": run.results["tokens_per_second"],
             "not_comparable": run.results["test_not_comparable"],  # with other tokenisers
         }
@@ -120,10 +117,9 @@ def _clear(folder: Path) -> None:
         known = {*MODELS, MARK, "curves.png", "dynamic.png", "saved_model", "results.json", PAGE}
         foreign = sorted(path.name for path in folder.iterdir() if path.name not in known)
         if not (folder / MARK).exists() or foreign:
-            raise FileExistsError(
-                f"`output` must be new, empty or written by the demo. Received: {str(folder)!r}, "
-                f"which holds {foreign or 'other files'}. Choose another folder with --output."
-            )
+            required = "`output` must be new, empty or written by the demo."
+            received = f"Received: {str(folder)!r}, which holds {foreign or 'other files'}."
+            raise FileExistsError(f"{required} {received} Choose another folder with --output.")
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -156,8 +152,7 @@ def _show(results: dict[str, dict[str, float]]) -> None:
     plain, dual = (results[name] for name in MODELS)
     print(f"No figures per byte, character or word: {dual['not_comparable']}.")
     claims = {
-        "dual below plain": dual["test"] < plain["test"]
-        and dual["test_dynamic"] < plain["test_dynamic"],
+        "dual below plain": all(dual[name] < plain[name] for name in ("test", "test_dynamic")),
         "dynamic below static": all(row["test_dynamic"] < row["test"] for row in results.values()),
     }
     for claim, is_true in claims.items():

@@ -171,18 +171,15 @@ class Learner:
         """Return the state before the first text; `roots` are those of the rule "rms"."""
         model, lesson = self.model, self._kind.lesson
         translates = isinstance(model, TranslationModel)
-        return _State(
-            memory=np.zeros(lesson.size, np.float32),
-            moments=roots or lesson.fresh_moments(),
-            states=[] if translates else [np.zeros(n, np.float32) for n in model.state_size],
-            last=None if translates or model.vocabulary is None else model.vocabulary.eos_id,
-        )
+        memory, moments = np.zeros(lesson.size, np.float32), roots or lesson.fresh_moments()
+        states = [] if translates else [np.zeros(n, np.float32) for n in model.state_size]
+        vocabulary = None if translates else model.vocabulary
+        return _State(memory, moments, states, None if vocabulary is None else vocabulary.eos_id)
 
     def __repr__(self) -> str:
-        return (
-            f"Learner({self.model.name!r}, adapt={self.adapt}, rule={self.rule!r}, "
-            f"tokens={self.tokens}, size={self.size})"
-        )
+        names = ("adapt", "rule", "tokens", "size")
+        values = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"Learner({self.model.name!r}, {values})"
 
     adapt = property(lambda self: self._kind.items or ["all"], doc="list of str: what learns.")
     tokens = property(lambda self: self._state.tokens)
@@ -263,12 +260,9 @@ class Learner:
         if about["format"] != FORMAT:
             required = f"must have format {FORMAT}, which this version of dualnet reads."
             raise ArgumentError("path", f"{required} Received: format {about['format']}.")
-        names = [
-            f"{name!r} ({sha256[:12]})"
-            for name, sha256 in zip((about["model"], model.name), checksum)
-        ]
-        required = f"must be the model that the learner belongs to, {names[0]}."
-        raise ArgumentError("model", f"{required} Received: {names[1]}, with other weights.")
+        own, other = (f"{n!r} ({c[:12]})" for n, c in zip((about["model"], model.name), checksum))
+        required = f"must be the model that the learner belongs to, {own}."
+        raise ArgumentError("model", f"{required} Received: {other}, with other weights.")
 
     def _with(self, arrays: dict[str, np.ndarray], about: Mapping[str, Any]) -> Learner:
         """Return this learner in the state of a file; raise `ValueError` if it does not fit."""
@@ -287,11 +281,10 @@ class Learner:
     def _segments(self, text: Any, last: int | None) -> tuple[list[_Segment], int | None]:
         """Return the segments of `text` after the token `last`, and its own last token."""
         vocabulary: Any = self.model.vocabulary
-        if vocabulary is None and (
-            isinstance(text, str) or isinstance(self.model, TranslationModel)
-        ):
+        translates = isinstance(self.model, TranslationModel)
+        if vocabulary is None and (isinstance(text, str) or translates):
             raise ArgumentError("model", "must have a vocabulary to read texts. Give ids.")
-        if isinstance(self.model, TranslationModel):
+        if translates:
             pairs = [text] if isinstance(text, tuple) else list(text)
             return [self._pair(pair) for pair in pairs], None
         if isinstance(text, str):
@@ -302,27 +295,20 @@ class Learner:
             ids = np.zeros(0, np.int32)
         stream = np.append([] if last is None else [last], ids).astype(np.int32)
         length = self.settings["sequence_length"]
-        segments = [
-            _Segment(stream[start : start + length], stream[start + 1 : start + 1 + length])
-            for start in range(0, len(stream) - 1, length)
-        ]
-        segments = [_Segment(s.tokens[: len(s.targets)], s.targets) for s in segments]
+        starts = range(0, len(stream) - 1, length)
+        parts = [stream[start : start + length + 1] for start in starts]
+        segments = [_Segment(part[:-1], part[1:]) for part in parts]
         return segments, int(stream[-1]) if len(stream) else None
 
     def _pair(self, pair: Any) -> _Segment:
         model: Any = self.model
         if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, str]):
-            required = (
-                "must be a pair (source, target) of str, or a list of them, for a translator."
-            )
-            raise ArgumentError("text", f"{required} Received: {type(pair).__name__}.")
+            pairs = "a pair (source, target) of str, or a list of them, for a translator"
+            raise ArgumentError("text", f"must be {pairs}. Received: {type(pair).__name__}.")
         source, target = (check_text("text", part) for part in pair)
-        eos_id = model.vocabulary.require_eos("model", "must have a vocabulary with <eos>.")
-        ids = model.vocabulary.encode(target)
-        source_ids = model.source_vocabulary.encode(source)
-        return _Segment(
-            np.append(np.int32(eos_id), ids), np.append(ids, np.int32(eos_id)), source_ids
-        )
+        eos = np.int32(model.vocabulary.require_eos("model", "must have a vocabulary with <eos>."))
+        ids, source_ids = model.vocabulary.encode(target), model.source_vocabulary.encode(source)
+        return _Segment(np.append(eos, ids), np.append(ids, eos), source_ids)
 
     def _result(self, segments: list[_Segment], losses: list[np.ndarray]) -> DynamicEvaluation:
         token_losses = np.concatenate([np.zeros(0, np.float32), *losses])
@@ -375,10 +361,8 @@ def _read(
         for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle
             stack.enter_context(learner._lock)
         states = [learner._state for learner in learners]
-        readings = [
-            learner._segments(text, state.last)
-            for learner, text, state in zip(learners, texts, states)
-        ]
+        three = zip(learners, texts, states)
+        readings = [learner._segments(text, state.last) for learner, text, state in three]
         losses: list[list[np.ndarray]] = [[] for _ in learners]
         for step in itertools.count():
             groups: dict[Any, list[int]] = {}
@@ -399,13 +383,9 @@ def _read(
                 of_rows, after = _step(lesson, shape, parts, before, settings)
                 for i, of_row, state in zip(rows, of_rows, after):
                     losses[i].append(of_row)
-                    if not learn:
-                        state = states[i]._replace(states=state.states)
-                    states[i] = state
-        results = [
-            learner._result(segments, parts)
-            for learner, (segments, _), parts in zip(learners, readings, losses)
-        ]
+                    states[i] = state if learn else states[i]._replace(states=state.states)
+        read = zip(learners, readings, losses)
+        results = [learner._result(segments, parts) for learner, (segments, _), parts in read]
         if learn:
             skipped = 0
             for learner, (_, last), state, result in zip(learners, readings, states, results):
@@ -413,11 +393,9 @@ def _read(
                 tokens = state.tokens + result.tokens
                 learner._state = state._replace(last=last, tokens=tokens)
             if skipped:
-                warnings.warn(
-                    f"{skipped} of the updates were not finite, and changed nothing. Take a "
-                    "smaller learning_rate, or set clipnorm.",
-                    stacklevel=3,
-                )
+                what = f"{skipped} of the updates were not finite, and changed nothing."
+                way_out = "Take a smaller learning_rate, or set clipnorm."
+                warnings.warn(f"{what} {way_out}", stacklevel=3)
     return results
 
 
@@ -434,19 +412,17 @@ def _step(
         pads = [(0, length - len(row)) for row in rows]
         return np.stack([np.pad(row, pad, constant_values=value) for row, pad in zip(rows, pads)])
 
-    counts = [len(segment.targets) for segment in segments]
+    counts, length = [len(segment.targets) for segment in segments], shape[0]
     batch: dict[str, Any] = {
-        "tokens": stacked([s.tokens for s in segments], shape[0], PADDING_ID).astype(np.int32),
-        "targets": stacked([s.targets for s in segments], shape[0], 0).astype(np.int32),
-        "weights": stacked([np.ones(count, np.float32) for count in counts], shape[0], 0),
+        "tokens": stacked([s.tokens for s in segments], length, PADDING_ID).astype(np.int32),
+        "targets": stacked([s.targets for s in segments], length, 0).astype(np.int32),
+        "weights": stacked([np.ones(count, np.float32) for count in counts], length, 0),
         "memory": np.stack([state.memory for state in states]),
         "moments": [np.stack(rows) for rows in zip(*(state.moments for state in states))],
-        # In one array: what takes time is their number.
-        "settings": np.array(
-            [[own.get(name, default) for name, default in SETTINGS.items()] for own in settings],
-            np.float32,
-        ),
     }
+    # In one array: what takes time is their number.
+    rows = [[own.get(name, default) for name, default in SETTINGS.items()] for own in settings]
+    batch["settings"] = np.array(rows, np.float32)
     if segments[0].source is None:
         batch["states"] = [np.stack(rows) for rows in zip(*(state.states for state in states))]
     else:

@@ -81,11 +81,10 @@ def plot_learning_curves(
 
 def _read_column(file: Path, column: str) -> np.ndarray:
     if not file.is_file():
-        raise FileNotFoundError(
-            f"A RUN folder must hold {file.name}, which is written after the first epoch. "
-            f"Received: {str(file.parent)!r}, without it: it was not trained to the end of an "
-            "epoch, or is a model that was shipped, combined or adapted."
-        )
+        required = f"A RUN folder must hold {file.name}, which is written after the first epoch."
+        reason = "it was not trained to the end of an epoch, or is a model that was shipped,"
+        received = f"Received: {str(file.parent)!r}, without it: {reason} combined or adapted."
+        raise FileNotFoundError(f"{required} {received}")
     try:
         with file.open(newline="", encoding="utf-8") as text:
             values = [float(row[column]) for row in csv.DictReader(text)]

@@ -85,20 +85,16 @@ def expert_shares(
     output = find_layer(model, "output")
     if not isinstance(output, DOCOutput):
         kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
-        message = f"must have a mixture as output. Received: a model with {kind}."
-        raise ArgumentError("model", f"{message} Build or train a model with `experts`.")
+        received = f"Received: a model with {kind}. Build or train a model with `experts`."
+        raise ArgumentError("model", f"must have a mixture as output. {received}")
     if translates:
         sums, count = _sums_over_pairs(model, tokens)
     else:
         tokens = check_tokens(tokens, model.vocabulary_size, least=1)
         sums = sum(part.sum(0) for part in read_outputs(model, _priors, tokens, sequence_length))
         count = len(tokens)
-    return Shares(
-        shares=sums / count,
-        coefficient_of_variation=float(np.std(sums) / np.mean(sums)),
-        layers=_layers_of_experts(model, output),
-        tokens=count,
-    )
+    variation = float(np.std(sums) / np.mean(sums))
+    return Shares(sums / count, variation, _layers_of_experts(model, output), count)
 
 
 def _priors(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
@@ -114,13 +110,8 @@ def _sums_over_pairs(model: TranslationModel, pairs: Any) -> tuple[Any, int]:
         raise ArgumentError("tokens", f"{message} Received: {type(pairs).__name__}.")
     check_translators([model])
     reader = reader_of(model, _priors)
-    batches = PairBatches(
-        pairs,
-        vocabulary=model.vocabulary,
-        source_vocabulary=model.source_vocabulary,
-        tokens_per_batch=POSITIONS,
-        shuffle=False,
-    )
+    words = {"vocabulary": model.vocabulary, "source_vocabulary": model.source_vocabulary}
+    batches = PairBatches(pairs, **words, tokens_per_batch=POSITIONS, shuffle=False)
     sums = np.zeros(sum(model.graph.head.experts))
     for index in range(len(batches)):
         inputs, _, weights = batches[index]

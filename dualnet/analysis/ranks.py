@@ -107,10 +107,9 @@ def rank(
             if filled == len(matrix):
                 matrix[:words] = np.linalg.qr(matrix, mode="r")
                 filled = words
-            block = logits[: len(matrix) - filled]
+            block, logits = np.split(logits, [len(matrix) - filled])
             matrix[filled : filled + len(block)] = block
             filled += len(block)
-            logits = logits[len(block) :]
     values = np.linalg.svd(matrix[:filled], compute_uv=False)
     if tolerance is None:
         tolerance = max(len(tokens), words) * float(np.finfo(np.float32).eps) * float(values[0])
@@ -136,8 +135,6 @@ def plot_singular_values(ranks: Mapping[str, Rank], path: str | Path) -> None:
     """
     if not ranks:
         raise ArgumentError("ranks", "must hold at least one result. Received: ranks={}.")
-    spectra = {
-        f"{name}: rank {result.rank:,} of {min(result.shape):,}": result.singular_values
-        for name, result in ranks.items()
-    }
+    label = "{}: rank {:,} of {:,}".format
+    spectra = {label(n, r.rank, min(r.shape)): r.singular_values for n, r in ranks.items()}
     plots.plot_spectra(spectra, [result.tolerance for result in ranks.values()], path)

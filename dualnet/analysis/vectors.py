@@ -48,11 +48,9 @@ class HiddenStates:
         ends = np.append(self.starts[1:], len(self.ids))
         if how == "last" or not self.words:
             return {name: vectors[ends - 1] for name, vectors in self.layers.items()}
-        counts = (ends - self.starts)[:, None]
-        return {
-            name: np.add.reduceat(vectors, self.starts) / counts.astype("float32")
-            for name, vectors in self.layers.items()
-        }
+        counts = (ends - self.starts)[:, None].astype("float32")
+        layers = self.layers.items()
+        return {name: np.add.reduceat(vectors, self.starts) / counts for name, vectors in layers}
 
 
 @checked

@@ -3,9 +3,8 @@
 import itertools
 import reprlib
 
-import keras
 import numpy as np
-from keras import ops
+from keras import ops, tree, utils
 
 from dualnet._checks import ArgumentError
 
@@ -19,27 +18,24 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
     if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
         rows, batch_size = len(data), batch_size or 32
         if rows < batch_size or rows % batch_size:
-            required = "must hold a multiple of `batch_size` rows,"
             reason = "since each row continues the stream of the row `batch_size` before it."
-            received = f"Received: {rows} rows, batch_size={batch_size}."
-            raise ArgumentError("x", f"{required} {reason} {received}")
+            received = f"{reason} Received: {rows} rows, batch_size={batch_size}."
+            raise ArgumentError("x", f"must hold a multiple of `batch_size` rows, {received}")
         if isinstance(data, np.ndarray) and data.size:
             check_range("x", data, lowest, vocabulary_size)
         return data, batch_size
     spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
-    fixed_rows = spec is None or keras.tree.flatten(spec)[0].shape[0] is not None
-    if not fixed_rows and getattr(data, "carried", True):
-        raise ArgumentError(
-            "x",
-            "must come in batches of one size, since each row continues the stream of the same "
-            "row of the batch before. Received: a dataset whose last batch may hold fewer rows. "
-            "Use batch(batch_size, drop_remainder=True).",
-        )
-    if isinstance(data, keras.utils.PyDataset):
-        one_size = getattr(data, "carried", True) and data.num_batches
-        last = data[data.num_batches - 1] if one_size else None
+    fixed_rows = spec is None or tree.flatten(spec)[0].shape[0] is not None
+    carried = getattr(data, "carried", True)
+    if not fixed_rows and carried:
+        reason = "since each row continues the stream of the same row of the batch before."
+        received = "Received: a dataset whose last batch may hold fewer rows."
+        way_out = " Use batch(batch_size, drop_remainder=True)."
+        raise ArgumentError("x", f"must come in batches of one size, {reason} {received}", way_out)
+    if isinstance(data, utils.PyDataset):
+        last = data[data.num_batches - 1] if carried and data.num_batches else None
         rows = _rows(data[0])
-        if one_size:
+        if last is not None:
             check_streams(_rows(last), rows)
     elif iter(data) is data:  # a generator: the first batch is put back
         first = next(data)
@@ -53,7 +49,7 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
 def _rows(batch):
     """Return the number of rows of `batch`, its inputs or a tuple that begins with them."""
     inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
-    return int(keras.tree.flatten(inputs)[0].shape[0])
+    return int(tree.flatten(inputs)[0].shape[0])
 
 
 def _of_one_size(batches, rows, faults):
@@ -70,21 +66,18 @@ def _of_one_size(batches, rows, faults):
 def check_streams(rows, streams):
     """Raise `ArgumentError` if the number of rows of a batch is not the number of streams."""
     if rows != streams:
+        way_out = " Leave the incomplete batch out, or use `Corpus.batches`, which does."
         required = f"must come in batches of {streams} rows, the number of streams."
-        way_out = "Leave the incomplete batch out, or use `Corpus.batches`, which does."
-        raise ArgumentError("x", f"{required} Received: a batch of {rows}. {way_out}")
+        raise ArgumentError("x", f"{required} Received: a batch of {rows}.", way_out)
 
 
 def check_range(name, ids, lowest, vocabulary_size):
     """Raise `ArgumentError` if an id is below `lowest` or beyond the vocabulary."""
     low, high = ids.min(), ids.max()
     if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
-        or_padding = "" if lowest == 0 else ", or -1 for padding"
-        raise ArgumentError(
-            name,
-            f"must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}"
-            f"{or_padding}. Received: {low} to {high}.",
-        )
+        range_of_ids = f"0 to {vocabulary_size - 1}{', or -1 for padding' * (lowest < 0)}"
+        required = f"must hold ids of the model's vocabulary, {range_of_ids}."
+        raise ArgumentError(name, f"{required} Received: {low} to {high}.")
 
 
 def check_call(name, ids, lowest, vocabulary_size):
@@ -104,17 +97,16 @@ def _values_of(tokens):
 
 def as_tokens(tokens, lowest, vocabulary_size):
     """Return `tokens` as int32 `(batch, time)`, their values checked unless they are symbolic."""
+    required = "must be an integer array of shape (batch, time)"
     try:
         values = _values_of(tokens)
     except ValueError as error:
-        raise ArgumentError(
-            "tokens", f"must be an integer array of shape (batch, time). Received: {error}"
-        ) from None
+        raise ArgumentError("tokens", f"{required}. Received: {error}") from None
     array = tokens if values is None else values
     dtype, shape = getattr(array.dtype, "name", str(array.dtype)), tuple(array.shape)
     if "int" not in dtype or len(shape) != 2 or 0 in shape:
-        required = "must be an integer array of shape (batch, time), both at least 1."
-        raise ArgumentError("tokens", f"{required} Received: shape {shape}, dtype {dtype}.")
+        received = f"Received: shape {shape}, dtype {dtype}."
+        raise ArgumentError("tokens", f"{required}, both at least 1. {received}")
     if values is not None:
         check_range("tokens", values, lowest, vocabulary_size)
     return ops.convert_to_tensor(tokens, "int32")
@@ -125,9 +117,8 @@ def as_tensors(state, dtype=None):
     try:
         return [ops.convert_to_tensor(tensor, dtype) for tensor in state]
     except Exception as error:  # each backend has its own
-        raise ArgumentError(
-            "state", f"must be a list of arrays. Received: {reprlib.repr(state)}."
-        ) from error
+        received = f"Received: {reprlib.repr(state)}."
+        raise ArgumentError("state", f"must be a list of arrays. {received}") from error
 
 
 def as_state(state, rows, sizes):
@@ -135,13 +126,10 @@ def as_state(state, rows, sizes):
     tensors = as_tensors(state, "float32")
     shapes = [tuple(tensor.shape) for tensor in tensors]
     wanted = [(rows, size) for size in sizes]
-    agree = len(shapes) == len(wanted) and all(map(_may_be, shapes, wanted))
-    if not agree:
-        raise ArgumentError(
-            "state",
-            f"must hold {len(wanted)} arrays of shapes {wanted}, a row for each row of `tokens`. "
-            f"Received: shapes {shapes}. Start with initial_state({rows}).",
-        )
+    if len(shapes) != len(wanted) or not all(map(_may_be, shapes, wanted)):
+        arrays = f"{len(wanted)} arrays of shapes {wanted}, a row for each row of `tokens`"
+        way_out = f" Start with initial_state({rows})."
+        raise ArgumentError("state", f"must hold {arrays}. Received: shapes {shapes}.", way_out)
     return tensors
 
 

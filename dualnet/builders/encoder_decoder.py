@@ -38,12 +38,11 @@ class TranslationStations(CommonStations):
                 raise ArgumentError(name, f"must be left out of an encoder-decoder. {received}")
         if arguments["padded"] is not True:
             required = "must be True: sentences of a batch differ in length."
-            raise ArgumentError("padded", f"{required} Received: padded=False. Leave it out.")
+            raise ArgumentError("padded", required, " Leave it out.", padded=False)
         cell = self.recurrent.cell
         if not issubclass(CELLS.get(cell) or own_class("cell", cell) or object, RecurrentCell):
             required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
-            reason = f"whose attention runs its parts. Received: cell={cell!r}."
-            raise ArgumentError("cell", f"{required} {reason}")
+            raise ArgumentError("cell", f"{required} whose attention runs its parts.", cell=cell)
         self.check_memory(vocabulary_size=1)
         self.layer_sizes()
 
@@ -59,11 +58,9 @@ class TranslationStations(CommonStations):
         else:
             name, attentional = "recurrent_units", sizes.recurrent[-1]
             if units not in (None, attentional):
-                raise ArgumentError(
-                    "attention_units",
-                    f"must be that of the highest recurrent layer, {attentional}, or left out, "
-                    f"with attention='additive'. Received: attention_units={units}.",
-                )
+                size = f"that of the highest recurrent layer, {attentional}"
+                required = f"must be {size}, or left out, with attention='additive'."
+                raise ArgumentError("attention_units", required, attention_units=units)
         self.check_tied(sizes, name, attentional)
         return sizes, attentional
 
@@ -78,10 +75,9 @@ def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
         return dict(arguments)
     layers = check_count("depth", arguments["depth"], least=1)
     if "recurrent_layers" in arguments:
+        both = {"depth": layers, "recurrent_layers": arguments["recurrent_layers"]}
         required = f"and `recurrent_layers` are the same for the cell {cell!r}."
-        received = f"Received: depth={layers}, recurrent_layers={arguments['recurrent_layers']!r}."
-        way_out = "Leave one out."
-        raise ArgumentError("depth", f"{required} {received} {way_out}")
+        raise ArgumentError("depth", required, " Leave one out.", **both)
     others = {name: value for name, value in arguments.items() if name != "depth"}
     return {**others, "recurrent_layers": layers}
 
@@ -130,15 +126,13 @@ def encoder_decoder(
     open; the cards of the zoo say where.
     """
     check_count("vocabulary_size", vocabulary_size, least=1)
-    source_size = source_vocabulary_size
-    source_size = vocabulary_size if source_size is None else source_size
+    source_size = vocabulary_size if source_vocabulary_size is None else source_vocabulary_size
     check_count("source_vocabulary_size", source_size, least=1)
     if share_embeddings and source_size != vocabulary_size:
-        raise ArgumentError(
-            "share_embeddings",
-            "needs one vocabulary of source and target. Received: share_embeddings=True, "
-            f"{source_size} source words and {vocabulary_size} target words.",
-        )
+        sizes = f"{source_size} source words and {vocabulary_size} target words"
+        received = f"Received: share_embeddings=True, {sizes}."
+        required = "needs one vocabulary of source and target."
+        raise ArgumentError("share_embeddings", f"{required} {received}")
     stations = TranslationStations.of(arguments)
     stations.check_memory(vocabulary_size=vocabulary_size, source_vocabulary_size=source_size)
     arguments = {
@@ -166,15 +160,12 @@ def _parts(
     if shared:
         source_vectors = embedding.vectors(source, layer, name="source_embedding")
     else:
-        _, source_vectors = embedding.embed(
-            source, source_size, sizes.embedding, name="source_embedding"
-        )
+        name, size = "source_embedding", sizes.embedding
+        _, source_vectors = embedding.embed(source, source_size, size, name=name)
     mask = source >= 0
-    memory, states = stations.encoder.read(
-        source_vectors, mask, recurrent, sizes.recurrent, dropouts
-    )
+    memory, states = stations.encoder.read(source_vectors, mask, sizes.recurrent, stations)
     keys = stations.attention.keys(memory, sizes.recurrent)
-    decoder = stations.attention.decoder(recurrent, sizes.recurrent, attentional, dropouts)
+    decoder = stations.attention.decoder(sizes.recurrent, attentional, stations)
     state_size = decoder.recurrence.cell.state_size
     states = _first_states(state_size, states, source, stations.encoder.first_state)
     encoded = [memory, keys, mask, *states]
@@ -203,10 +194,8 @@ def _first_states(sizes: list[int], after: list[Any], source: Any, rule: str) ->
     # The attentional vector, if it is a state, starts as zero.
     encoded, own = [state.shape[-1] for state in after], len(sizes) - len(after)
     if encoded != list(sizes[own:]):
-        raise ArgumentError(
-            "first_state",
-            "must be 'learned' or 'zeros' where the states of the encoder, of the sizes "
-            f"{encoded}, are not those of the decoder, {list(sizes[own:])}. Received: 'encoder'.",
-        )
+        states = f"the states of the encoder, of the sizes {encoded}, are not those of the decoder"
+        required = f"must be 'learned' or 'zeros' where {states}, {list(sizes[own:])}."
+        raise ArgumentError("first_state", f"{required} Received: 'encoder'.")
     zeros = FirstState(sizes[:own], name="first_state")(source) if own else []
     return [*zeros, *after]

@@ -65,11 +65,10 @@ def _graph(vocabulary_size: int, stations: Stations) -> Graph:
     sizes, dropouts = stations.layer_sizes(), stations.dropouts
     tokens = keras.Input((None,), dtype="int32", name="tokens")
     embedding, embedded = stations.embedding.embed(tokens, vocabulary_size, sizes.embedding)
-    levels, hidden, states, new_states = stations.recurrent.run(
-        embedded, sizes.recurrent, dropouts, stations.embedding.mask(tokens)
-    )
+    mask, recurrent = stations.embedding.mask(tokens), stations.recurrent
+    levels, hidden, states, after = recurrent.run(embedded, sizes.recurrent, dropouts, mask)
     top = stations.top(embedding, embedded, levels, sizes, vocabulary_size)
     past_decode, padded = stations.output.past_decode(embedding), stations.embedding.padded
-    graph = Graph(tokens, states, new_states, hidden, **top, past_decode=past_decode, padded=padded)
+    graph = Graph(tokens, states, after, hidden, **top, past_decode=past_decode, padded=padded)
     stations.start(graph.core)
     return graph

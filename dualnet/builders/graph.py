@@ -204,9 +204,8 @@ def with_masks(model):
 
 def _clone(model, call, member=lambda layer: layer):
     """Return a graph of the same inputs and layers, which are called by `call`."""
-    return keras.models.clone_model(
-        model, input_tensors=model.inputs, clone_function=member, call_function=call
-    )
+    functions = {"clone_function": member, "call_function": call}
+    return keras.models.clone_model(model, input_tensors=model.inputs, **functions)
 
 
 class Perplexity(keras.metrics.Metric):

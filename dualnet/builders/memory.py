@@ -33,13 +33,12 @@ def check_memory(
             bytes_of[name] += size * count
     needed, available = bytes_of.total(), physical_memory()
     if available is not None and needed > available:
-        name = bytes_of.most_common(1)[0][0]
-        raise ArgumentError(
-            name,
-            f"must leave room for the model in the {available / 1e9:,.1f} GB of memory that this "
-            f"machine has. Received: {name}={arguments[name]!r}, with which the weights and the "
-            f"state of one row take at least {needed / 1e9:,.1f} GB. Choose a smaller value.",
-        )
+        [(name, _)] = bytes_of.most_common(1)
+        room = f"the {available / 1e9:,.1f} GB of memory that this machine has"
+        least = f"the weights and the state of one row take at least {needed / 1e9:,.1f} GB"
+        received = f"Received: {name}={arguments[name]!r}, with which {least}."
+        required = f"must leave room for the model in {room}."
+        raise ArgumentError(name, f"{required} {received} Choose a smaller value.")
 
 
 def check_depth(layers: int) -> None:
@@ -50,8 +49,8 @@ def check_depth(layers: int) -> None:
     most = sys.getrecursionlimit() // CALLS
     if layers > most:
         required = f"must be at most {most}, since Keras follows the layers of a model recursively."
-        received = f"Received: recurrent_layers={layers}. Choose a smaller value."
-        raise ArgumentError("recurrent_layers", f"{required} {received}")
+        way_out = " Choose a smaller value."
+        raise ArgumentError("recurrent_layers", required, way_out, recurrent_layers=layers)
 
 
 def physical_memory() -> int | None:

@@ -206,9 +206,8 @@ class LanguageModel(ClearsAllGradients):
         and the other formats.
         """
         if format != "tf_saved_model":
-            required = "must be 'tf_saved_model'."
-            way_out = "Use dualnet.export(model, path, format=...) for 'onnx' and 'litert'."
-            raise ArgumentError("format", f"{required} Received: format={format!r}. {way_out}")
+            way_out = " Use dualnet.export(model, path, format=...) for 'onnx' and 'litert'."
+            raise ArgumentError("format", "must be 'tf_saved_model'.", way_out, format=format)
         check_exports()
         kwargs.setdefault("input_signature", [keras.InputSpec("int32", (None, None))])
         with without_gradients():
@@ -235,10 +234,8 @@ class LanguageModel(ClearsAllGradients):
         tokens = _as_tensor(tokens)
         stream = self.training_rows if training else self.evaluation_rows
         graph = self._masked_graph if stream.bucketed else self.graph
-        if stream.carried:
-            states = stream.read(tokens.shape[0])
-        else:
-            states = self.initial_state(ops.shape(tokens)[0])
+        carried, rows = stream.carried, tokens.shape[0]
+        states = stream.read(rows) if carried else self.initial_state(ops.shape(tokens)[0])
         if targets is not None:
             output, states = graph.losses(tokens, states, targets, training=training)
         elif self._fraternal and training:
@@ -250,7 +247,7 @@ class LanguageModel(ClearsAllGradients):
             output = {"logits": logits, "second_logits": second}
         else:
             output, states = graph.logits(tokens, states, training=training)
-        if stream.carried:
+        if carried:
             stream.write(states)
         return output
 
@@ -440,28 +437,27 @@ class LanguageModel(ClearsAllGradients):
     ):
         """`keras.Model.fit` over parallel streams, in order; see the class."""
         if validation_split:
-            raise ArgumentError(
-                "validation_split",
-                "must be 0: the last rows of the data continue the streams of the first ones. "
-                f"Received: validation_split={validation_split!r}. Give validation_data.",
-            )
+            reason = "the last rows of the data continue the streams of the first ones."
+            received = f"Received: {validation_split!r}. Give validation_data."
+            raise ArgumentError("validation_split", f"must be 0: {reason} {received}")
         if shuffle:
             required = "must be False: the batches of a language model are streams, read in order."
-            raise ArgumentError("shuffle", f"{required} Received: shuffle={shuffle!r}.")
+            raise ArgumentError("shuffle", required, shuffle=shuffle)
         kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, **kwargs)}
         self._prepare_training()
         x = self._open(self.training_rows, x, batch_size)
         self._validation_layout = None
         if validation_data is not None:
-            data, *rest = _as_tuple(validation_data)
+            is_tuple = isinstance(validation_data, (tuple, list))
+            data, *rest = validation_data if is_tuple else (validation_data,)
             size = kwargs.get("validation_batch_size") or batch_size
-            validation_data = (self._open(self.evaluation_rows, data, size), *rest)
-            validation_data = validation_data if rest else validation_data[0]
+            data = self._open(self.evaluation_rows, data, size)
+            validation_data = (data, *rest) if rest else data
             self._validation_layout = self.evaluation_rows.layout
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             steps = kwargs.get("steps_per_epoch")
             restarts = _RestartWithData(steps, _num_batches(x, batch_size))
-            callbacks = [restarts, *(_as_tuple(callbacks) if callbacks else ())]
+            callbacks = [restarts, *keras.tree.flatten(callbacks or [])]
             for callback in callbacks:
                 # Keras infers the mode only for metrics given to `compile`.
                 watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
@@ -525,14 +521,12 @@ class LanguageModel(ClearsAllGradients):
 
         TensorFlow would trace a step that makes variables twice.
         """
-        if self.gated:
-            below = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
-            if below:
-                raise ValueError(
-                    "A gate is trained on a frozen model. Received: a gated model in which "
-                    f"{below[0]!r} is trainable. Set trainable = False on all layers of "
-                    "model.core whose name does not begin with 'gate'."
-                )
+        below = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
+        if self.gated and below:
+            received = f"a gated model in which {below[0]!r} is trainable"
+            way_out = "on all layers of model.core whose name does not begin with 'gate'."
+            what = f"A gate is trained on a frozen model. Received: {received}."
+            raise ValueError(f"{what} Set trainable = False {way_out}")
         if self.dropout_samples > 1 and not self._is_own_loss(training=True):
             required = "must be 1 with a loss or metrics of your own, with label smoothing, and"
             received = f"with fraternal dropout. Received: {self.dropout_samples}."
@@ -549,17 +543,18 @@ class LanguageModel(ClearsAllGradients):
         """Prepare `stream` for the batches of `data`; return `data`, unread."""
         if getattr(data, "pads", False) and not self.padded:
             required = "must hold no padding, which this model would read as words."
-            way_out = "Build the model with padded=True."
-            raise ArgumentError("x", f"{required} Received: {type(data).__name__}. {way_out}")
+            received = f"Received: {type(data).__name__}. Build the model with padded=True."
+            raise ArgumentError("x", f"{required} {received}")
         with reading(self.core.weights):
             pass  # refuses a model that learns in another thread
         lowest = -1 if self.padded else 0
-        size = self.vocabulary_size
         stream.faults.clear()
         if batch_size is not None:
             check_count("batch_size", batch_size, least=1)
         try:
-            data, batch_size = look_ahead(data, batch_size, lowest, size, faults=stream.faults)
+            data, batch_size = look_ahead(
+                data, batch_size, lowest, self.vocabulary_size, faults=stream.faults
+            )
         except (AttributeError, IndexError, StopIteration, TypeError) as error:
             message = "must be integers of shape (batch, time), or batches of them. Received:"
             raise ArgumentError("x", f"{message} {type(data).__name__}, {error}.") from error
@@ -569,8 +564,8 @@ class LanguageModel(ClearsAllGradients):
         elif vocabulary is not None and vocabulary.sha256 != self.vocabulary.sha256:
             required = "must have the vocabulary of the model, whose ids mean other words."
             received = f"Received: {vocabulary!r}, where the model has {self.vocabulary!r}."
-            way_out = "Load the corpus with vocabulary=model.vocabulary."
-            raise ArgumentError("x", f"{required} {received} {way_out}")
+            way_out = " Load the corpus with vocabulary=model.vocabulary."
+            raise ArgumentError("x", f"{required} {received}", way_out)
         carried = getattr(data, "carried", True)
         bucketed = getattr(data, "lengths_vary", False) and self._uses_buckets()
         if bucketed:
@@ -605,39 +600,33 @@ class LanguageModel(ClearsAllGradients):
 
         Keras would write the optimizer's state, twice as large, into a file of weights.
         """
-        settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
-        return LanguageModel(graph or self.graph, **settings)
+        return LanguageModel(graph or self.graph, **self._settings())
+
+    def _settings(self):
+        return {"name": self.name, "builder": self.builder, "arguments": self.arguments}
 
     def get_config(self):
-        vocabulary, modules = self.vocabulary, modules_of(self.arguments)
-        return {
-            "name": self.name,
-            "builder": self.builder,
-            "arguments": self.arguments,
-            **({"parts": modules} if modules else {}),
-            "loss_reduction": self.loss_reduction,
-            "vocabulary": None if vocabulary is None else vocabulary.get_config(),
-        }
+        modules, vocabulary = modules_of(self.arguments), self.vocabulary
+        vocabulary = None if vocabulary is None else vocabulary.get_config()
+        config = {**self._settings(), **({"parts": modules} if modules else {})}
+        return {**config, "loss_reduction": self.loss_reduction, "vocabulary": vocabulary}
 
     @classmethod
     def from_config(cls, config):
         check_imported(config.get("parts", {}))
         model = BUILDERS[config["builder"]](**config["arguments"], name=config["name"])
         model.loss_reduction = config["loss_reduction"]
-        vocabulary = config["vocabulary"]
-        if vocabulary is not None:
-            model.vocabulary = from_config(vocabulary)
+        if config["vocabulary"] is not None:
+            model.vocabulary = from_config(config["vocabulary"])
         return model
 
 
 def check_exports():
     """Raise `ImportError` for a backend that writes no SavedModel."""
-    if keras.config.backend() != "tensorflow":
-        raise ImportError(
-            "`export` needs the TensorFlow backend. Received: the backend "
-            f"{keras.config.backend()!r}. Save the model as .keras, then load and export it in a "
-            "process with KERAS_BACKEND=tensorflow."
-        )
+    if (backend := keras.config.backend()) != "tensorflow":
+        required = f"`export` needs the TensorFlow backend. Received: the backend {backend!r}."
+        way_out = "Save the model as .keras, then load and export it in a process with"
+        raise ImportError(f"{required} {way_out} KERAS_BACKEND=tensorflow.")
 
 
 def _as_tensor(tokens):
@@ -648,14 +637,12 @@ def _as_tensor(tokens):
 def check_words(name, vocabulary, size):
     """Raise `ArgumentError` unless the attribute `name` is None or a tokeniser of `size` words."""
     if not isinstance(vocabulary, (Tokenizer, type(None))):
-        required = "must be a tokeniser of dualnet.text."
-        way_out = "For a list of words, give dualnet.text.Vocabulary(words)."
-        raise ArgumentError(name, f"{required} Received: {type(vocabulary).__name__}. {way_out}")
-    if vocabulary is not None and len(vocabulary) != size:
-        required = f"must have as many words as the model, {size}."
-        received = f"Received: a vocabulary of {len(vocabulary)} words."
-        way_out = f"Build the model with {name}_size={len(vocabulary)}."
-        raise ArgumentError(name, f"{required} {received} {way_out}")
+        received = f"Received: {type(vocabulary).__name__}."
+        way_out = " For a list of words, give dualnet.text.Vocabulary(words)."
+        raise ArgumentError(name, f"must be a tokeniser of dualnet.text. {received}", way_out)
+    if vocabulary is not None and (own := len(vocabulary)) != size:
+        received = f"Received: a vocabulary of {own} words. Build the model with {name}_size={own}."
+        raise ArgumentError(name, f"must have as many words as the model, {size}. {received}")
 
 
 class _RestartWithData(keras.callbacks.Callback):
@@ -688,9 +675,8 @@ def _weight_of_tokens(x, sample_weight=None, class_weight=None, **_):
     """Return a weight for each token of `x` from those of rows or tokens, or None."""
     if class_weight is not None:
         required = "must be None: Keras takes the last axis of targets (batch, time) for classes."
-        received = f"Received: {type(class_weight).__name__}."
-        way_out = "Give sample_weight, a weight per token."
-        raise ArgumentError("class_weight", f"{required} {received} {way_out}")
+        received = f"Received: {type(class_weight).__name__}. Give sample_weight, one per token."
+        raise ArgumentError("class_weight", f"{required} {received}")
     wanted = tuple(getattr(x, "shape", ()))
     if sample_weight is None or not wanted:
         return sample_weight
@@ -721,12 +707,7 @@ def _check_takes_logits(loss):
         names = inspect.signature(resolved).parameters if callable(resolved) else ()
         takes_logits = "from_logits" not in names
     if not takes_logits:
-        raise ArgumentError(
-            "loss",
-            f"must take logits, the output of the model. Received: loss={loss!r}. Leave it out, "
-            "or give keras.losses.SparseCategoricalCrossentropy(from_logits=True).",
-        )
-
-
-def _as_tuple(value):
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        other = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+        way_out = f" Leave it out, or give {other}."
+        required = "must take logits, the output of the model."
+        raise ArgumentError("loss", required, way_out, loss=loss)

@@ -55,15 +55,13 @@ def core_model(
     """
     for key, value in others.items():
         if value:
-            required = "must be left out of a model from LanguageModel.from_core,"
-            reason = f"whose parts are those of its Keras model. Received: {key}={value!r}."
-            raise ArgumentError(key, f"{required} {reason}")
+            model = "a model from LanguageModel.from_core, whose parts are those of its Keras model"
+            raise ArgumentError(key, f"must be left out of {model}.", **{key: value})
     graph = _graph(_rebuilt(core) if isinstance(core, str) else core)
     words = int(graph.word_logits.shape[-1])
     if vocabulary_size not in (None, words):
         required = f"must be that of the Keras model, {words}."
-        received = f"Received: vocabulary_size={vocabulary_size!r}."
-        raise ArgumentError("vocabulary_size", f"{required} {received}")
+        raise ArgumentError("vocabulary_size", required, vocabulary_size=vocabulary_size)
     if not isinstance(core, str):
         core = _configuration(graph.core)
         _check_steps(graph)
@@ -79,11 +77,8 @@ def _graph(core: keras.Model) -> Graph:
 
     def check(condition: bool, requirement: str, received: Any) -> None:
         if not condition:
-            raise ArgumentError(
-                "core",
-                "must be keras.Model([tokens, *states], [logits, *new_states]), functional, "
-                f"{requirement}. Received: {received}.",
-            )
+            model = "keras.Model([tokens, *states], [logits, *new_states]), functional"
+            raise ArgumentError("core", f"must be {model}, {requirement}. Received: {received}.")
 
     try:
         (tokens, *states), (logits, *new_states) = core.inputs, core.outputs
@@ -118,10 +113,8 @@ def _graph(core: keras.Model) -> Graph:
     operation, node, _ = logits._keras_history
     read = operation._inbound_nodes[node].input_tensors
     hidden = read[0] if len(read) == 1 and len(read[0].shape) == 3 else logits
-    logits, *new_states = (
-        tensor if tensor.dtype == "float32" else ops.cast(tensor, "float32")
-        for tensor in (logits, *new_states)
-    )
+    outputs = (logits, *new_states)
+    logits, *new_states = (x if x.dtype == "float32" else ops.cast(x, "float32") for x in outputs)
     return Graph(tokens, states, new_states, hidden, word_logits=logits)
 
 
@@ -133,16 +126,14 @@ def _configuration(core: keras.Model) -> str:
         text = json.dumps(config)
     for name, module in classes_in(text).items():
         check_registered("core", name, f"the layer {name} of the module {module}")
-    shapes, copied = (
-        sorted(tuple(weight.shape) for weight in model.weights) for model in (core, _rebuilt(text))
-    )
+    models = (core, _rebuilt(text))
+    shapes, copied = (sorted(tuple(w.shape) for w in model.weights) for model in models)
     if shapes != copied:
-        raise ArgumentError(
-            "core",
-            "must have the same weights when it is built again from the configuration of its "
-            f"layers. Received: {len(shapes)} weights, and {len(copied)} in the copy. Where two "
-            "layers share a weight, make them one, such as keras.layers.ReversibleEmbedding.",
-        )
+        required = "must have the same weights when it is built again from the configuration of its"
+        received = f"layers. Received: {len(shapes)} weights, and {len(copied)} in the copy."
+        way_out = " Where two layers share a weight, make them one, such as"
+        way_out += " keras.layers.ReversibleEmbedding."
+        raise ArgumentError("core", f"{required} {received}", way_out)
     return text
 
 
@@ -158,12 +149,10 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each layer raises its own
-        raise ArgumentError(
-            "core",
-            "must be built again from the configurations of its layers, as a file holds them. "
-            f"Received: {' '.join(str(error).split())[:300]} Give each layer of your "
-            "own a `get_config` with all its arguments.",
-        ) from error
+        required = "must be built again from the configurations of its layers, as a file holds"
+        received = f"them. Received: {' '.join(str(error).split())[:300]}"
+        way_out = " Give each layer of your own a `get_config` with all its arguments."
+        raise ArgumentError("core", f"{required} {received}", way_out) from error
 
 
 def _check_steps(graph: Graph) -> None:
@@ -179,9 +168,7 @@ def _check_steps(graph: Graph) -> None:
     whole, stepwise = (ops.convert_to_numpy(x) for x in (whole, ops.concatenate(steps, axis=1)))
     difference, scale = np.abs(whole - stepwise).max(), np.abs(whole).max()
     if difference > 0.05 * scale:  # bfloat16 rounds to 0.4%
-        raise ArgumentError(
-            "core",
-            "must give the same logits whether it reads a text at once or token by token with its "
-            f"states. Received: logits of up to {scale:.2g} that differ by {difference:.2g}. A "
-            "layer reads ahead, or what it knows of the past is not in the states.",
-        )
+        how = "whether it reads a text at once or token by token with its states"
+        received = f"Received: logits of up to {scale:.2g} that differ by {difference:.2g}."
+        reason = " A layer reads ahead, or what it knows of the past is not in the states."
+        raise ArgumentError("core", f"must give the same logits {how}. {received}", reason)

@@ -26,10 +26,8 @@ ENVIRONMENT = "DUALNET_IMPORT"
 
 def with_names(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return builder `arguments` with the names of the classes among them, as files have them."""
-    return {
-        key: _name_of(key, value) if key in CHOICES and isinstance(value, type) else value
-        for key, value in arguments.items()
-    }
+    own = {k: v for k, v in arguments.items() if k in CHOICES and isinstance(v, type)}
+    return {**arguments, **{key: _name_of(key, kind) for key, kind in own.items()}}
 
 
 def _name_of(argument: str, kind: type) -> str:
@@ -47,12 +45,10 @@ def check_registered(argument: str, name: str, what: str, kind: type | None = No
     """Raise `ArgumentError` unless a class, `kind` if that is given, is registered by `name`."""
     registered = keras.saving.get_registered_object(name)
     if registered is None or kind not in (None, registered):
-        raise ArgumentError(
-            argument,
-            f"must be registered with Keras, since files name it. Received: {what}, which is not. "
-            "Write @keras.saving.register_keras_serializable('PACKAGE') above it, with a PACKAGE "
-            "of your own.",
-        )
+        required = "must be registered with Keras, since files name it."
+        decorator = "@keras.saving.register_keras_serializable('PACKAGE')"
+        way_out = f"Write {decorator} above it, with a PACKAGE of your own."
+        raise ArgumentError(argument, f"{required} Received: {what}, which is not. {way_out}")
 
 
 def own_class(argument: str, part: Any) -> type[keras.layers.Layer] | None:
@@ -78,15 +74,11 @@ def own_class(argument: str, part: Any) -> type[keras.layers.Layer] | None:
     way_out = " Give the class itself."
     if isinstance(part, str):
         of_keras = [OF_KERAS + part] if hasattr(keras.layers, part) else []
-        way_out = did_you_mean(part, of_keras or choices) or (
-            f" Give the class itself, or import the module that registers {part!r} first: in the "
-            f"shell, with {ENVIRONMENT}=MODULE."
-        )
-    raise ArgumentError(
-        argument,
-        f"must be {of_choices}a class of your own, or the name that it is registered by with "
-        f"Keras. Received: {argument}={part!r}.{way_out}",
-    )
+        module = f"the module that registers {part!r} first"
+        way_out = f" Give the class itself, or import {module}: in the shell, with {ENVIRONMENT}="
+        way_out = did_you_mean(part, of_keras or choices) or f"{way_out}MODULE."
+    what = "a class of your own, or the name that it is registered by with Keras"
+    raise ArgumentError(argument, f"must be {of_choices}{what}.", way_out, **{argument: part})
 
 
 def _registered(name: str) -> Any:
@@ -140,10 +132,8 @@ def check_imported(modules: Mapping[str, str]) -> None:
             way_out = f"Import it first: import {module}. In the shell: {ENVIRONMENT}={module}."
             if module == "__main__":
                 way_out = "It was a script or a notebook: run the definition of the class first."
-            raise ImportError(
-                f"The model has a part {name!r}, which the module {module!r} registers with Keras "
-                f"and which is not imported. {way_out}"
-            )
+            what = f"which the module {module!r} registers with Keras and which is not imported"
+            raise ImportError(f"The model has a part {name!r}, {what}. {way_out}")
 
 
 # --- the arguments of a part
@@ -195,17 +185,15 @@ def options_by_part(arguments: Mapping[str, Any], known: Collection[str]) -> dic
         is_own = not isinstance(part, str) or part not in CELLS
         if is_own and (clash := sorted(taken & {*names})):
             required = f"must not take `{clash[0]}`, which is an argument of the builder."
-            way_out = "Give the argument of the class another name."
-            raise ArgumentError(argument, f"{required} Received: {argument}={part!r}. {way_out}")
+            way_out = " Give the argument of the class another name."
+            raise ArgumentError(argument, required, way_out, **{argument: part})
         for name in names:
             owners = [other for other, others in options.items() if name in others]
             if name in arguments and name not in known and len(owners) > 1:
-                raise ArgumentError(
-                    name,
-                    f"must be an argument of one part. Received: {name}={arguments[name]!r}, which "
-                    f"{' and '.join(f'`{owner}`' for owner in owners)} take. Give one of them "
-                    "another name.",
-                )
+                takers = " and ".join(f"`{owner}`" for owner in owners)
+                received = f"Received: {name}={arguments[name]!r}, which {takers} take."
+                way_out = " Give one of them another name."
+                raise ArgumentError(name, f"must be an argument of one part. {received}", way_out)
     return options
 
 
@@ -231,20 +219,18 @@ def make_part(
     taken = arguments_of(kind)
     for builder_name, of_class in in_use.items():
         if of_class not in taken:
-            required = f"needs `{of_class}` among the arguments of the {argument}."
+            tied, default = "Set tied=False.", "Leave it out, or set it back to its default."
             received = f"Received: {argument}={part!r}, whose class does not take it."
-            way_out = "Leave it out, or set it back to its default."
-            way_out = "Set tied=False." if builder_name == "tied" else way_out
-            raise ArgumentError(builder_name, f"{required} {received} {way_out}")
+            required = f"needs `{of_class}` among the arguments of the {argument}. {received}"
+            way_out = tied if builder_name == "tied" else default
+            raise ArgumentError(builder_name, f"{required} {way_out}")
     settings = {key: value for key, value in settings.items() if key in taken}
     try:
         layer = kind(size, **settings, name=name or argument)
     except TypeError as error:
-        raise ArgumentError(
-            argument,
-            "must be a class that takes its size first, and passes arguments such as `name` on to "
-            f"its base as **kwargs. Received: {argument}={part!r} ({error}).",
-        ) from error
+        what = "takes its size first, and passes arguments such as `name` on to its base as"
+        received = f"**kwargs. Received: {argument}={part!r} ({error})."
+        raise ArgumentError(argument, f"must be a class that {what} {received}") from error
     layer.supports_masking = True  # Keras would warn of a mask that ends here
     return layer
 
@@ -258,10 +244,8 @@ def check_options(cell: str, options: Mapping[str, Any]) -> None:
         takers = [repr(other) for other in CELLS if name in options_of("cell", other)]
         if takers:
             required = f"must be left out for the cell {cell!r}, which does not take it."
-            way_out = f"Cells that do: {', '.join(takers)}."
-            raise ArgumentError(name, f"{required} Received: {name}={options[name]!r}. {way_out}")
-        raise ArgumentError(
-            name,
-            f"must be an argument of the builder or of the cell {cell!r}."
-            f"{did_you_mean(name, of_cell)} The cell takes {', '.join(of_cell) or 'none'}.",
-        )
+            way_out = f" Cells that do: {', '.join(takers)}."
+            raise ArgumentError(name, required, way_out, **{name: options[name]})
+        required = f"must be an argument of the builder or of the cell {cell!r}."
+        hint = f"{did_you_mean(name, of_cell)} The cell takes {', '.join(of_cell) or 'none'}."
+        raise ArgumentError(name, required, hint)

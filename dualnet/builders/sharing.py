@@ -25,11 +25,9 @@ def changing(weights: Sequence[Any]) -> Iterator[None]:
     ids = [id(weight) for weight in weights]
     with _changes:
         if any(i in _learners for i in ids):
-            raise ArgumentError(
-                "model",
-                "must not be learning already: each would restore what the other has changed. "
-                "Received: a model that adapts to another text. Load it twice.",
-            )
+            reason = "each would restore what the other has changed."
+            received = "Received: a model that adapts to another text. Load it twice."
+            raise ArgumentError("model", f"must not be learning already: {reason} {received}")
         _learners.update(dict.fromkeys(ids, threading.get_ident()))
     try:
         with _changes:
@@ -52,11 +50,10 @@ def reading(weights: Sequence[Any]) -> Iterator[None]:
     thread = threading.get_ident()
     with _changes:
         if any(_learners.get(id(weight), thread) != thread for weight in weights):
-            raise ArgumentError(
-                "model",
-                "must not be learning in another thread, which changes its weights until it has "
-                "finished. Received: a model that adapts to a text. Wait, or load it twice.",
-            )
+            reason = "which changes its weights until it has finished."
+            received = "Received: a model that adapts to a text. Wait, or load it twice."
+            required = f"must not be learning in another thread, {reason}"
+            raise ArgumentError("model", f"{required} {received}")
         _readers[first] += 1
     try:
         yield

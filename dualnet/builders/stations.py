@@ -6,6 +6,7 @@ those of a translator in `builders.encoder_decoder`.
 """
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_type_hints
@@ -50,10 +51,8 @@ class PartStation(Station):
 
 def state_inputs(sizes: Sequence[int], *, after: int) -> list[Any]:
     """Return a symbolic input per state, `(batch, size)`, numbered from `after` + 1."""
-    return [
-        keras.Input((size,), dtype="float32", name=f"state_{number}")
-        for number, size in enumerate(sizes, start=after + 1)
-    ]
+    named = {f"state_{number}": size for number, size in enumerate(sizes, start=after + 1)}
+    return [keras.Input((size,), dtype="float32", name=name) for name, size in named.items()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,24 +97,17 @@ class Sizes(Station):
         """Return the size of each layer; that of the last recurrent one must be `last`, if any."""
         embedding = self.embedding_units or self.units
         if embedding is None:
-            raise ArgumentError(
-                "units", "or `embedding_units` must be given. Received: None for both."
-            )
+            required = "or `embedding_units` must be given. Received: None for both."
+            raise ArgumentError("units", required)
         recurrent = self.recurrent_units or self.units or embedding
         if isinstance(recurrent, Sequence):
             sizes = list(recurrent)
             if len(sizes) != self.recurrent_layers:
-                raise ArgumentError(
-                    "recurrent_units",
-                    f"must be one size, or one for each of the {self.recurrent_layers} "
-                    f"`recurrent_layers`. Received: recurrent_units={recurrent!r}.",
-                )
+                each = f"one for each of the {self.recurrent_layers} `recurrent_layers`"
+                self.refuse("recurrent_units", f"must be one size, or {each}.")
             if last not in (None, sizes[-1]):
-                raise ArgumentError(
-                    "recurrent_units",
-                    f"must end with `embedding_units`, {last}, since the output is tied to the "
-                    f"embedding. Received: recurrent_units={recurrent!r}.",
-                )
+                reason = "since the output is tied to the embedding."
+                self.refuse("recurrent_units", f"must end with `embedding_units`, {last}, {reason}")
         else:
             sizes = [recurrent] * self.recurrent_layers
             sizes[-1] = last or recurrent
@@ -145,30 +137,24 @@ class Embedding(Station):
         self, tokens: Any, vocabulary_size: int, units: int, *, name: str = "embedding"
     ) -> tuple[Any, Any]:
         """Return the embedding layer, and its vectors `(batch, time, units)`."""
-        layer = keras.layers.Embedding(
-            vocabulary_size,
-            units,
-            # The logits of a fresh tied model then vary by about 1 per unit of its input, as in
-            # the reference code of Melis et al. Keras's default, a third of that, starts far
-            # slower.
-            embeddings_initializer=keras.initializers.RandomNormal(stddev=units**-0.5),
-            embeddings_regularizer=l2_regularizer(self.embedding_l2),
-            name=name,
-        )
+        # The logits of a fresh tied model then vary by about 1 per unit of its input, as in the
+        # reference code of Melis et al. Keras's default, a third of that, starts far slower.
+        start = keras.initializers.RandomNormal(stddev=units**-0.5)
+        penalty = l2_regularizer(self.embedding_l2)
+        settings = {"embeddings_initializer": start, "embeddings_regularizer": penalty}
+        layer = keras.layers.Embedding(vocabulary_size, units, **settings, name=name)
         return layer, self.vectors(tokens, layer, name=name)
 
     def vectors(
         self, tokens: Any, layer: keras.layers.Embedding, *, name: str = "embedding"
     ) -> Any:
         """Return the vectors of `tokens`, `(batch, time, units)`, with dropout."""
-        embedded = layer(keras.ops.maximum(tokens, 0) if self.padded else tokens)
+        embedded = layer(ops.maximum(tokens, 0) if self.padded else tokens)
         if self.embedding_dropout > 0:
-            embedded = layers.EmbeddingDropout(
-                self.embedding_dropout,
-                vocabulary_size=layer.input_dim,
-                per_row=self.embedding_dropout_per_row,
-                name=f"{name}_dropout",
-            )([tokens, embedded])
+            settings = {"per_row": self.embedding_dropout_per_row, "name": f"{name}_dropout"}
+            settings["vocabulary_size"] = layer.input_dim
+            dropout = layers.EmbeddingDropout(self.embedding_dropout, **settings)
+            embedded = dropout([tokens, embedded])
         return embedded
 
     def mask(self, tokens: Any) -> Any:
@@ -296,10 +282,9 @@ class Recurrent(PartStation):
             `hidden`, the states, and the new states, as those of `Graph`.
         """
         if (self.skip_connections or self.residual) and len(set(layer_units)) > 1:
-            required = "needs recurrent layers of one size."
             received = f"Received: {list(layer_units)}. Set recurrent_units to embedding_units."
             joined = "residual" if self.residual else "skip_connections"
-            raise ArgumentError(joined, f"{required} {received}")
+            raise ArgumentError(joined, f"needs recurrent layers of one size. {received}")
         x = embedded
         if not self.mask_per_gate:  # else the cells drop their inputs themselves
             x = dropouts.drop("input", self.input_dropout, x)
@@ -316,9 +301,8 @@ class Recurrent(PartStation):
             if isinstance(cell, KerasCell) and number == 1:
                 warnings.warn(SLOW.format(self.cell), RuntimeWarning, stacklevel=2)
             inputs = state_inputs(cell.state_size, after=len(states))
-            x, *final = layers.Recurrence(cell, name=f"recurrence_{number}")(
-                x, initial_state=inputs, mask=mask
-            )
+            recurrence = layers.Recurrence(cell, name=f"recurrence_{number}")
+            x, *final = recurrence(x, initial_state=inputs, mask=mask)
             states, new_states = states + inputs, new_states + final
             if self.activation_l2 > 0:
                 name = f"activation_{number}"
@@ -331,12 +315,11 @@ class Recurrent(PartStation):
         if self.skip_connections and len(outputs) > 1:
             x = keras.layers.Add(name="skip_connections")(outputs)
         hidden, x = x, dropouts.drop("output", self.output_dropout, x)
-        if self.activation_regularization > 0 or self.temporal_activation_regularization > 0:
-            x = layers.ActivationRegularization(
-                activation=self.activation_regularization,
-                temporal=self.temporal_activation_regularization,
-                name="activation_regularization",
-            )([x, hidden])
+        ar, tar = self.activation_regularization, self.temporal_activation_regularization
+        if ar or tar:
+            name = "activation_regularization"
+            penalty = layers.ActivationRegularization(activation=ar, temporal=tar, name=name)
+            x = penalty([x, hidden])
         return [*levels, x], hidden, states, new_states
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
@@ -366,12 +349,10 @@ class Recurrent(PartStation):
             return parts.make_part("cell", self.cell, units, settings, in_use, name=name)
         for n in ("dropout", "recurrent_dropout"):
             if settings.get(n):
-                raise ArgumentError(
-                    n,
-                    f"must be 0 for the cell {self.cell!r}, which would draw its masks inside the "
-                    f"loop. Received: {n}={settings[n]!r}. Set it to 0, or derive the cell from "
-                    "dualnet.layers.RecurrentCell.",
-                )
+                reason = "which would draw its masks inside the loop."
+                way_out = " Set it to 0, or derive the cell from dualnet.layers.RecurrentCell."
+                required = f"must be 0 for the cell {self.cell!r}, {reason}"
+                raise ArgumentError(n, required, way_out, **{n: settings[n]})
         return KerasCell(parts.make_part("cell", self.cell, units, settings, in_use), name=name)
 
 
@@ -418,11 +399,9 @@ def check_last_axis(argument: str, part: str | None, tensor: Any, size: int) -> 
     """Raise `ArgumentError` unless what a part of your own returns is `(batch, time, size)`."""
     shape = getattr(tensor, "shape", None)
     if shape is None or len(shape) != 3 or shape[-1] != size:
-        raise ArgumentError(
-            argument,
-            f"must return one tensor of the shape (batch, time, {size}). Received: {part!r}, which "
-            f"returns {type(tensor).__name__ if shape is None else shape}.",
-        )
+        required = f"must return one tensor of the shape (batch, time, {size})."
+        returned = type(tensor).__name__ if shape is None else shape
+        raise ArgumentError(argument, f"{required} Received: {part!r}, which returns {returned}.")
 
 
 class Output(PartStation):
@@ -514,28 +493,15 @@ class Output(PartStation):
             in_use = {"tied": "tied_to"} if self.tied else {}
             in_use |= {"output_bias": "use_bias"} if self.output_bias else {}
             return parts.make_part("output", self.output, vocabulary_size, settings, in_use)
+        common: Any = {"tied_to": tied_to, "use_bias": self.output_bias, "name": "output"}
         if not self.experts:
-            return layers.OutputProjection(
-                None if self.tied else vocabulary_size,
-                tied_to=tied_to,
-                use_bias=self.output_bias,
-                name="output",
-            )
+            return layers.OutputProjection(None if self.tied else vocabulary_size, **common)
         mixture = layers.DOCOutput if isinstance(self.experts, Sequence) else layers.MixtureSoftmax
-        return mixture(
-            vocabulary_size,
-            self.experts,
-            latent_units,
-            tied_to=tied_to,
-            use_bias=self.output_bias,
-            latent_activation=self.latent_activation,
-            latent_dropout=self.latent_dropout,
-            latent_dropout_per_expert=self.latent_dropout_per_expert,
-            latent_dropout_locked="latent" in dropouts.locked_dropouts,
-            balance=self.balance_regularization,
-            balance_form=self.balance_form,
-            name="output",
-        )
+        names = [n for n in self.names() if n.startswith("latent_") or n == "balance_form"]
+        common |= {name: getattr(self, name) for name in names}
+        common |= {"latent_dropout_locked": "latent" in dropouts.locked_dropouts}
+        common |= {"balance": self.balance_regularization}
+        return mixture(vocabulary_size, self.experts, latent_units, **common)
 
     def logits(self, layer: keras.layers.Layer, features: Any, vocabulary_size: int) -> Any:
         """Return the logits `(batch, time, words)` that the output `layer` makes of `features`."""
@@ -566,18 +532,14 @@ class Regularization(Station):
 
     def regularize(self, core: keras.Model) -> None:
         """Add the penalty on all weights to the penalties that they have."""
-        if self.weight_l2 == 0:
-            return
-        for weight in core.trainable_variables:
-            if not isinstance(weight.regularizer, (keras.regularizers.L2, type(None))):
-                raise ArgumentError(
-                    "weight_l2",
-                    "must be 0 beside regularizers of your own, other than keras.regularizers.L2. "
-                    f"Received: weight_l2={self.weight_l2!r}, and {weight.path} with "
-                    f"{type(weight.regularizer).__name__}.",
-                )
-            present = weight.regularizer.l2 if weight.regularizer is not None else 0.0
-            weight.regularizer = l2_regularizer(present + self.weight_l2)
+        for weight in core.trainable_variables if self.weight_l2 else ():
+            present = weight.regularizer
+            if not isinstance(present, (keras.regularizers.L2, type(None))):
+                what = "regularizers of your own, other than keras.regularizers.L2."
+                received = f"and {weight.path} with {type(present).__name__}"
+                received = f"Received: weight_l2={self.weight_l2!r}, {received}."
+                raise ArgumentError("weight_l2", f"must be 0 beside {what} {received}")
+            weight.regularizer = l2_regularizer(getattr(present, "l2", 0.0) + self.weight_l2)
 
 
 class Initialization(Station):
@@ -655,61 +617,43 @@ class Encoder(Station):
         return [units // 2 for units in layer_units]
 
     def read(
-        self,
-        embedded: Any,
-        mask: Any,
-        recurrent: Recurrent,
-        layer_units: Sequence[int],
-        dropouts: Dropouts,
+        self, embedded: Any, mask: Any, layer_units: Sequence[int], stations: "CommonStations"
     ) -> tuple[Any, list[Any]]:
         """Return the memory `(batch, source, size)`, and the states after both directions.
 
         Args:
             embedded: the vectors of the source words, `(batch, source, units)`.
             mask: bool `(batch, source)`, False at padding.
-            recurrent: the station of the decoder, whose cells and dropouts the encoder has.
             layer_units: of the decoder.
-            dropouts: `Dropouts`.
+            stations: those of the decoder, whose cells and dropouts the encoder has.
         """
-        if not recurrent.mask_per_gate or self.encoder == "embeddings":
-            embedded = dropouts.drop(
-                "input", recurrent.input_dropout, embedded, name="source_dropout"
-            )
+        recurrent, dropouts = stations.recurrent, stations.dropouts
+        per_gate = recurrent.mask_per_gate
+        if not per_gate or self.encoder == "embeddings":
+            rate = recurrent.input_dropout
+            embedded = dropouts.drop("input", rate, embedded, name="source_dropout")
         if self.encoder == "embeddings":
             return embedded, []
-        sizes = self.sizes(layer_units)
-        forward, forward_states = self._stack("forward", embedded, mask, recurrent, sizes, dropouts)
-        backward, backward_states = self._stack(
-            "backward", ops.flip(embedded, 1), ops.flip(mask, 1), recurrent, sizes, dropouts
-        )
-        backward = ops.flip(backward, 1)  # in the order of the source
-        states = [self._merge(*pair) for pair in zip(forward_states, backward_states)]
-        return self._merge(forward, backward), states
 
-    def _stack(
-        self,
-        direction: str,
-        x: Any,
-        mask: Any,
-        recurrent: Recurrent,
-        sizes: Sequence[int],
-        dropouts: Dropouts,
-    ) -> tuple[Any, list[Any]]:
-        states: list[Any] = []
-        for number, units in enumerate(sizes, start=1):
-            name = f"encoder_{direction}_{number}"
-            if number > 1 and not recurrent.mask_per_gate:
-                rate = recurrent.internal_dropout
-                x = dropouts.drop("internal", rate, x, name=f"{name}_dropout")
-            cell = recurrent.make_cell(number, units, dropouts)
-            x, *final = layers.Recurrence(cell, name=name)(x, mask=mask)
-            states += final
-        return x, states
+        def stack(direction: str, x: Any, mask: Any) -> list[Any]:
+            """Return the output of the layers of one direction, and their states."""
+            states: list[Any] = []
+            for number, units in enumerate(self.sizes(layer_units), start=1):
+                name = f"encoder_{direction}_{number}"
+                if number > 1 and not per_gate:
+                    rate = recurrent.internal_dropout
+                    x = dropouts.drop("internal", rate, x, name=f"{name}_dropout")
+                cell = recurrent.make_cell(number, units, dropouts)
+                x, *final = layers.Recurrence(cell, name=name)(x, mask=mask)
+                states += final
+            return [x, *states]
 
-    def _merge(self, forward: Any, backward: Any) -> Any:
-        if self.encoder_merge == "sum":
-            return ops.add(forward, backward)
-        return ops.concatenate([forward, backward], axis=-1)
+        forward = stack("forward", embedded, mask)
+        backward = stack("backward", ops.flip(embedded, 1), ops.flip(mask, 1))
+        backward[0] = ops.flip(backward[0], 1)  # in the order of the source
+        merges = {"sum": ops.add, "concatenate": lambda *pair: ops.concatenate(pair, axis=-1)}
+        memory, *states = map(merges[self.encoder_merge], forward, backward)
+        return memory, states
 
 
 ATTENTIONS = ("general", "additive")
@@ -726,9 +670,8 @@ class Decoder:
         self, embedded: Any, constants: Sequence[Any], states: Sequence[Any]
     ) -> tuple[list[Any], Any, list[Any]]:
         """Return the outputs of all cells, the attentional vector, and the new states."""
-        outputs, *new_states = self.recurrence(
-            embedded, initial_state=list(states), constants=list(constants)
-        )
+        inputs = {"initial_state": list(states), "constants": list(constants)}
+        outputs, *new_states = self.recurrence(embedded, **inputs)
         sizes = self.recurrence.cell.level_sizes
         ends = [sum(sizes[:number]) for number in range(1, len(sizes))]
         *levels, last = ops.split(outputs, ends, axis=-1)
@@ -760,14 +703,10 @@ class Attention(Station):
         units = layer_units[-1] if self.attention == "general" else self.alignment_units
         return keras.layers.Dense(units, use_bias=False, name="keys")(memory)
 
-    def decoder(
-        self, recurrent: Recurrent, layer_units: Sequence[int], size: int, dropouts: Dropouts
-    ) -> Decoder:
+    def decoder(self, layer_units: Sequence[int], size: int, stations: "CommonStations") -> Decoder:
         """Return the decoder, whose attentional vector has the `size`."""
-        cells = [
-            recurrent.make_cell(number, units, dropouts)
-            for number, units in enumerate(layer_units, start=1)
-        ]
+        recurrent, dropouts = stations.recurrent, stations.dropouts
+        cells = [recurrent.make_cell(n, u, dropouts) for n, u in enumerate(layer_units, start=1)]
         settings: dict[str, Any] = {
             "internal_dropout": 0.0 if recurrent.mask_per_gate else recurrent.internal_dropout,
             "internal_locked": "internal" in dropouts.locked_dropouts,
@@ -776,10 +715,8 @@ class Attention(Station):
         if self.attention == "general":
             cell = layers.GeneralAttentionCell(cells, size, **settings)
             return Decoder(layers.Recurrence(cell, name="decoder"), None)
-        readout = [
-            keras.layers.Dense(layer_units[-1], use_bias=False, name=name)
-            for name in ("readout_context", "readout_embedding")
-        ]
+        units, names = layer_units[-1], ("readout_context", "readout_embedding")
+        readout = [keras.layers.Dense(units, use_bias=False, name=name) for name in names]
         cell = layers.AdditiveAttentionCell(cells, self.alignment_units, **settings)
         return Decoder(layers.Recurrence(cell, name="decoder"), readout)
 
@@ -830,35 +767,25 @@ class Gate(Station):
         """
         words = logits[0].shape[-1]
         if self.gate != "lstm":
-            gate = layers.IOGate(
-                words,
-                self.gate_units,
-                dropout=self.gate_dropout,
-                use_hidden=self.gate == "input_and_hidden",
-                initializer_range=self.gate_initializer_range,
-                name="gate",
-            )
-            read = hidden if self.gate == "input_and_hidden" else ()
-            return _as_list(gate([tokens, *read, *logits])), [], []
+            use_hidden = self.gate == "input_and_hidden"
+            settings: Any = {"dropout": self.gate_dropout, "use_hidden": use_hidden}
+            settings["initializer_range"] = self.gate_initializer_range
+            gate = layers.IOGate(words, self.gate_units, **settings, name="gate")
+            read = hidden if use_hidden else ()
+            return keras.tree.flatten(gate([tokens, *read, *logits])), [], []
         scale = self.gate_initializer_range
-        embedded = keras.layers.Embedding(
-            words,
-            self.gate_units,
-            embeddings_initializer=keras.initializers.RandomUniform(-scale, scale),
-            name="gate_embedding",
-        )(keras.ops.maximum(tokens, 0) if padded else tokens)
+        start = keras.initializers.RandomUniform(-scale, scale)
+        settings = {"embeddings_initializer": start, "name": "gate_embedding"}
+        embedding = keras.layers.Embedding(words, self.gate_units, **settings)
+        embedded = embedding(ops.maximum(tokens, 0) if padded else tokens)
         embedded = layers.StepDropout(self.gate_dropout, name="gate_dropout")(embedded)
         cell = layers.LSTMCell(self.gate_units, name="gate_cell")
         before = state_inputs(cell.state_size, after=states)
-        features, *after = layers.Recurrence(cell, name="gate_recurrence")(
-            embedded, initial_state=before, mask=tokens >= 0 if padded else None
-        )
+        recurrence = layers.Recurrence(cell, name="gate_recurrence")
+        mask = tokens >= 0 if padded else None
+        features, *after = recurrence(embedded, initial_state=before, mask=mask)
         gated = layers.FeatureGate(words, initializer_range=scale, name="gate")([features, *logits])
-        return _as_list(gated), before, after
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+        return keras.tree.flatten(gated), before, after
 
 
 class Cache(Station):
@@ -885,11 +812,8 @@ class Cache(Station):
     def check_padding(self, padded: bool) -> None:
         """Raise `ArgumentError` for a cache over a model of padded sentences."""
         if self.is_used and padded:
-            raise ArgumentError(
-                "cache_size",
-                "must be 0 for a model of padded sentences, which a cache would reach across. "
-                f"Received: cache_size={self.cache_size!r}, padded=True.",
-            )
+            what = "must be 0 for a model of padded sentences, which a cache would reach across."
+            raise ArgumentError("cache_size", what, cache_size=self.cache_size, padded=True)
 
     def floats(self, hidden_units: int) -> list[tuple[str, int]]:
         """Return the number of floats in the state of one row, by argument; see `check_memory`."""
@@ -902,10 +826,9 @@ class Cache(Station):
 
         The cache's keys are `hidden`; its states are numbered behind the model's `states`.
         """
-        settings = {"weight": self.cache_weight, "scale": self.cache_scale}
-        cache = layers.NeuralCache(
-            self.cache_size, start=self.cache_start, **settings, name="cache"
-        )
+        names = ("weight", "scale", "start")
+        settings = {name: getattr(self, f"cache_{name}") for name in names}
+        cache = layers.NeuralCache(self.cache_size, **settings, name="cache")
         before = state_inputs(cache.state_sizes(hidden.shape[-1]), after=states)
         log_probabilities, *after = cache([tokens, hidden, logits], initial_state=before)
         return log_probabilities, before, after
@@ -942,12 +865,9 @@ class CommonStations:
         """
         arguments = parts.with_names(arguments)
         sizes = arguments.get("recurrent_units")
-        if (
-            isinstance(sizes, Sequence)
-            and len(sizes) > 1
-            and arguments.get("cell") == "depth_gated_lstm"
-            and arguments.get("recurrent_layers", 1) == 1
-        ):  # one cell is the whole stack
+        is_stack = arguments.get("cell") == "depth_gated_lstm"  # one cell is all layers
+        is_stack = is_stack and arguments.get("recurrent_layers", 1) == 1
+        if is_stack and isinstance(sizes, Sequence) and len(sizes) > 1:
             arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
         known = {name for station in cls.classes().values() for name in station.names()}
@@ -955,22 +875,16 @@ class CommonStations:
         known |= set() if arguments.get("rounds", 0) else {"rounds", "rank"}
         others = {key: value for key, value in arguments.items() if key not in known}
         for part in ("connection", "output"):
-            fields[part]["options"] = {
-                key: others.pop(key) for key in options[part] if key in others
-            }
+            own = [key for key in options[part] if key in others]
+            fields[part]["options"] = {key: others.pop(key) for key in own}
         fields["recurrent"]["options"] = others
-        stations: dict[str, Any] = {
-            name: station(**fields[name]) for name, station in cls.classes().items()
-        }
-        return cls(**stations)
+        kinds: Any = cls.classes().items()  # of stations of any class
+        return cls(**{name: kind(**fields[name]) for name, kind in kinds})
 
     def arguments(self) -> dict[str, Any]:
         """Return the flat builder arguments of all stations."""
-        return {
-            key: value
-            for name in self.classes()
-            for key, value in getattr(self, name).arguments().items()
-        }
+        stations = [getattr(self, name).arguments().items() for name in self.classes()]
+        return dict(itertools.chain(*stations))
 
     def top(
         self,
@@ -1080,9 +994,9 @@ class Stations(CommonStations):
         check_depth(self.sizes.recurrent_layers)
         self.cache.check_padding(self.embedding.padded)
         self.output.check_mixture("latent_units", self.sizes.latent_units)
-        if self.sizes.dual_units is not None and not self.connection.is_dual:
-            received = f"Received: dual_units={self.sizes.dual_units!r}, connection='plain'."
-            raise ArgumentError("dual_units", f"needs connection='dual'. {received}")
+        if (dual := self.sizes.dual_units) is not None and not self.connection.is_dual:
+            required = "needs connection='dual'."
+            raise ArgumentError("dual_units", required, dual_units=dual, connection="plain")
         self.layer_sizes()
         self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
 

@@ -2,15 +2,14 @@
 
 import contextlib
 
-import keras
-from keras import ops
+from keras import layers, ops
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.batches import check_streams
 from dualnet.devices import divided
 
 
-class StreamState(keras.layers.Layer):
+class StreamState(layers.Layer):
     """The recurrent state of the streams that one kind of step reads, training or evaluation.
 
     Holds a variable `(batch, size)` per state, created when the batch size is known. They are
@@ -65,10 +64,9 @@ class StreamState(keras.layers.Layer):
         for i, size in enumerate(self.sizes):
             if self.batch_size is not None:
                 delattr(self, f"state_{i}")
-            variable = self.add_weight(
-                name=f"state_{i}", shape=(batch_size, size), initializer="zeros", dtype="float32"
-            )
-            setattr(self, f"state_{i}", variable)
+            named = {"name": f"state_{i}", "dtype": "float32"}
+            state = self.add_weight((batch_size, size), "zeros", **named)
+            setattr(self, f"state_{i}", state)
         self.batch_size = batch_size
         self.restart()
         return True

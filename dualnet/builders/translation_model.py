@@ -1,8 +1,7 @@
 """`TranslationModel`: a language model of the target whose first state comes from a source."""
 
-import keras
 import numpy as np
-from keras import ops
+from keras import ops, saving
 
 from dualnet._checks import ArgumentError, check_flag
 from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_range
@@ -11,7 +10,7 @@ from dualnet.layers import without_gradients
 from dualnet.text import from_config
 
 
-@keras.saving.register_keras_serializable("dualnet")
+@saving.register_keras_serializable("dualnet")
 class TranslationModel(LanguageModel):
     """An encoder-decoder: source and target ids to float32 logits `(batch, time, words)`.
 
@@ -113,12 +112,11 @@ class TranslationModel(LanguageModel):
         tokens = as_tokens(tokens, -1, self.vocabulary_size)
         state = as_tensors(() if state is None else state)
         rows = {tuple(part.shape[:1]) for part in state}
-        if len(state) != len(self.graph.states) or rows != {(tokens.shape[0],)}:
-            raise ArgumentError(
-                "state",
-                f"must hold the {len(self.graph.states)} arrays that `encode` returns, a row for "
-                f"each row of `tokens`. Received: {len(state)} arrays for {tokens.shape[0]} rows.",
-            )
+        count, number = len(self.graph.states), tokens.shape[0]
+        if len(state) != count or rows != {(number,)}:
+            arrays = f"the {count} arrays that `encode` returns, a row for each row of `tokens`"
+            received = f"Received: {len(state)} arrays for {number} rows."
+            raise ArgumentError("state", f"must hold {arrays}. {received}")
         logits, after = self.graph.logits(tokens, state, training=training)
         return logits, [*state[: self.graph.constants], *after]
 
@@ -151,8 +149,7 @@ class TranslationModel(LanguageModel):
         self._source_vocabulary = vocabulary
 
     def without_optimizer(self, graph=None):
-        settings = {"builder": self.builder, "arguments": self.arguments, "name": self.name}
-        return TranslationModel(self.encoder, graph or self.graph, self.core, **settings)
+        return TranslationModel(self.encoder, graph or self.graph, self.core, **self._settings())
 
     def get_config(self):
         vocabulary = self.source_vocabulary
@@ -162,10 +159,8 @@ class TranslationModel(LanguageModel):
 
     @classmethod
     def from_config(cls, config):
-        source = config["source_vocabulary"]
-        model = super().from_config(config)
+        model, source = super().from_config(config), config["source_vocabulary"]
         if source is not None:
-            model.source_vocabulary = (
-                model.vocabulary if source == "target" else from_config(source)
-            )
+            source = model.vocabulary if source == "target" else from_config(source)
+            model.source_vocabulary = source
         return model

@@ -131,18 +131,16 @@ def transfer(source: LanguageModel, target: LanguageModel, *, match: str = "ids"
     if match == "words":
         by_word, shared = _matched(source, target, {name: there[name] for name in both})
     elif words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
-        required = "must have the vocabulary of `target`, since ids mean words."
         received = f"Received: {words!r}, where the target has {target.vocabulary!r}."
+        required = f"must have the vocabulary of `target`, since ids mean words. {received}"
         way_out = "Load the corpus of the target with vocabulary=source.vocabulary, or match words."
-        raise ArgumentError("source", f"{required} {received} {way_out}")
+        raise ArgumentError("source", f"{required} {way_out}")
     fits = [name for name in both if name in by_word or _shape(there[name]) == _shape(here[name])]
     if not fits:
-        raise ArgumentError(
-            "source",
-            "must have a weight with the name and shape of one in `target`. Received: a source "
-            f"with {_first_names(there)}, and a target with {_first_names(here)}. Build the target "
-            "with layers and sizes of the source.",
-        )
+        required = "must have a weight with the name and shape of one in `target`."
+        both_names = f"with {_first_names(there)}, and a target with {_first_names(here)}"
+        way_out = " Build the target with layers and sizes of the source."
+        raise ArgumentError("source", f"{required} Received: a source {both_names}.", way_out)
     for name in fits:
         if name in by_word:
             here[name].assign(by_word[name])
@@ -150,16 +148,11 @@ def transfer(source: LanguageModel, target: LanguageModel, *, match: str = "ids"
             copy_weight(there[name], here[name])
     if target.vocabulary is None and source.vocabulary_size == target.vocabulary_size:
         target.vocabulary = words
-    return Transfer(
-        taken=tuple(fits),
-        other_shape=tuple(
-            (name, _shape(there[name]), _shape(here[name])) for name in both if name not in fits
-        ),
-        missing=tuple(name for name in here if name not in there),
-        unused=tuple(name for name in there if name not in here),
-        by_word=tuple(by_word),
-        shared_words=shared,
-    )
+    others = [name for name in both if name not in fits]
+    shapes = tuple((name, _shape(there[name]), _shape(here[name])) for name in others)
+    missing = tuple(name for name in here if name not in there)
+    unused = tuple(name for name in there if name not in here)
+    return Transfer(tuple(fits), shapes, missing, unused, tuple(by_word), shared)
 
 
 def _matched(
@@ -207,10 +200,8 @@ def _word_axes(model: LanguageModel) -> dict[str, tuple[int, int]]:
     those of its source. It is found as what grows with the vocabulary.
     """
     if model.builder == "core":
-        message = (
-            "must be 'ids' for a model from LanguageModel.from_core, which has its own layers."
-        )
-        raise ArgumentError("match", f"{message} Received: match='words'.")
+        required = "must be 'ids' for a model from LanguageModel.from_core, with its own layers."
+        raise ArgumentError("match", required, match="words")
     more = model.vocabulary_size + 1
     arguments = with_vocabulary_size(model.arguments, more)
     if (size := arguments.get("source_vocabulary_size")) is not None:
@@ -255,11 +246,8 @@ def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = F
     read = {name: _numbers(array) for name, array in arrays.items() if name in weights}
     values = {name: value for name, value in read.items() if value is not None}
     missing = [] if partial else [name for name in weights if name not in arrays]
-    shapes = [
-        f"{name} {value.shape} for {_shape(weights[name])}"
-        for name, value in values.items()
-        if value.shape != _shape(weights[name])
-    ]
+    own = {name: _shape(weights[name]) for name in values}
+    shapes = [f"{n} {v.shape} for {own[n]}" for n, v in values.items() if v.shape != own[n]]
     faults = [
         _line("unknown", [str(name) for name in arrays if name not in weights]),
         _line("missing", missing),
@@ -268,12 +256,11 @@ def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = F
         _line("not finite", [name for name, value in values.items() if not _is_finite(value)]),
     ]
     if any(faults):
-        raise ArgumentError(
-            "arrays",
-            "must hold one array of finite numbers and the right shape for each name in "
-            f"dualnet.weight_names(model). Received: {' '.join(filter(None, faults))} Nothing was "
-            f"assigned.{' Use partial=True to leave out weights.' if missing else ''}",
-        )
+        each = "one array of finite numbers and the right shape for each name in"
+        received = f"Received: {' '.join(filter(None, faults))} Nothing was assigned."
+        way_out = " Use partial=True to leave out weights." if missing else ""
+        required = f"must hold {each} dualnet.weight_names(model)."
+        raise ArgumentError("arrays", f"{required} {received}", way_out)
     for name, value in values.items():
         weights[name].assign(value.astype(keras.backend.standardize_dtype(weights[name].dtype)))
 

@@ -27,15 +27,14 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
     if gate.is_used:
         for layer in keras.Model([tokens, *states], logits).layers:
             layer.trainable = False
-        logits, gate_states, new_gate_states = gate.apply(
-            tokens, logits, hidden, padded=padded, states=len(states)
-        )
-        states, new_states = states + gate_states, new_states + new_gate_states
+        settings = {"padded": padded, "states": len(states)}
+        logits, before, after = gate.apply(tokens, logits, hidden, **settings)
+        states, new_states = states + before, new_states + after
     mean = MeanOfProbabilities(name="mean")(logits) if len(logits) > 1 else logits[0]
     keys = keras.layers.Concatenate(name="hidden")(hidden) if len(hidden) > 1 else hidden[0]
     if cache.is_used:
-        mean, cache_states, new_cache_states = cache.apply(tokens, keys, mean, states=len(states))
-        states, new_states = states + cache_states, new_states + new_cache_states
+        mean, before, after = cache.apply(tokens, keys, mean, states=len(states))
+        states, new_states = states + before, new_states + after
     return Graph(tokens, states, new_states, hidden=keys, word_logits=mean, padded=padded)
 
 
@@ -47,11 +46,9 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     logits, hidden = [], []
     for number, model in enumerate(models, start=1):
         graph = model.graph
-        member = keras.Model(
-            [graph.tokens, *graph.states],
-            [graph.word_logits, graph.hidden, *graph.new_states],
-            name=f"member_{number}",
-        )
+        inputs = [graph.tokens, *graph.states]
+        outputs = [graph.word_logits, graph.hidden, *graph.new_states]
+        member = keras.Model(inputs, outputs, name=f"member_{number}")
         member_states = state_inputs(model.state_size, after=len(states))
         member_logits, member_hidden, *new_member_states = member([tokens, *member_states])
         logits.append(member_logits)
@@ -92,9 +89,7 @@ def with_gate(
         way_out = "Continue to train that gate with fit."
         raise ArgumentError("model", f"must have no gate. {received} {way_out}")
     if gate == "none":
-        raise ArgumentError(
-            "gate", "must be 'input', 'input_and_hidden' or 'lstm'. Received: gate='none'."
-        )
+        raise ArgumentError("gate", "must be 'input', 'input_and_hidden' or 'lstm'.", gate=gate)
     return _rebuild(model, {"gate": gate, "gate_units": units, "gate_dropout": dropout})
 
 
@@ -134,10 +129,8 @@ def with_cache(
     """
     check_language_model("model", model)
     check_count("size", size, least=1)
-    return _rebuild(
-        model,
-        {"cache_size": size, "cache_weight": weight, "cache_scale": scale, "cache_start": start},
-    )
+    cache = Cache(cache_size=size, cache_weight=weight, cache_scale=scale, cache_start=start)
+    return _rebuild(model, cache.arguments())
 
 
 def _rebuild(model: LanguageModel, changes: Mapping[str, Any]) -> LanguageModel:
@@ -211,15 +204,14 @@ def ensemble_model(
         raise ArgumentError("members", f"{required} Received: models of {sizes} words. {way_out}")
     padded = [model.padded for model in models]
     if any(padded) and any(model.builder == "core" for model in models):
-        required = "must not mix models of padded sentences, of batching='sentences',"
-        reason = "with one from LanguageModel.from_core, which knows no padding."
-        raise ArgumentError("members", f"{required} {reason} Received: padded={padded}.")
+        other = "with one from LanguageModel.from_core, which knows no padding."
+        required = f"must not mix models of padded sentences, of batching='sentences', {other}"
+        raise ArgumentError("members", required, padded=padded)
     hidden = sum(model.graph.hidden.shape[-1] for model in models)
     check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], [], arguments)
     cache.check_padding(any(padded))
-    return LanguageModel(
-        wrap(models, gate, cache), builder="ensemble", arguments=arguments, name=name
-    )
+    graph = wrap(models, gate, cache)
+    return LanguageModel(graph, builder="ensemble", arguments=arguments, name=name)
 
 
 BUILDERS["ensemble"] = ensemble_model
@@ -245,10 +237,8 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     models = list(models)
     for model in models:
         check_language_model("models", model)
-    vocabularies = [
-        (model.vocabulary_size, model.vocabulary and model.vocabulary.sha256) for model in models
-    ]
-    if any(vocabulary != vocabularies[0] for vocabulary in vocabularies):
+    vocabularies = {(m.vocabulary_size, m.vocabulary and m.vocabulary.sha256) for m in models}
+    if len(vocabularies) > 1:
         sizes = [f"{model.name!r} with {model.vocabulary_size} words" for model in models]
         received = f"Received: {', '.join(sizes)}. Train them on one corpus."
         raise ArgumentError("models", f"must have one vocabulary, since ids mean words. {received}")

@@ -65,10 +65,9 @@ class Page:
         write_whole(path, self.html)
 
     def _repr_html_(self) -> str:
-        return (
-            f'<iframe srcdoc="{html.escape(self.html)}" title="Models reading a text" '
-            f'style="width: 100%; height: {HEIGHT}px; border: 0"></iframe>'
-        )
+        style = f'style="width: 100%; height: {HEIGHT}px; border: 0"'
+        source = html.escape(self.html)
+        return f'<iframe srcdoc="{source}" title="Models reading a text" {style}></iframe>'
 
 
 @documented(Looking)
@@ -107,18 +106,15 @@ def look(
     (2, ['name', 'fixed', 'learning'])
     """
     if text is None:
-        raise ArgumentError(
-            "text", "must be given: look(models, text), or look(text=...) for the shipped models."
-        )
+        required = "must be given: look(models, text), or look(text=...) for the shipped models."
+        raise ArgumentError("text", required)
     request = Looking.of(settings)
     request.check_adapts({"statistics": statistics})
     adapt, temperature = request.adapt, request.temperature
     check_reading(text)
     check_text("text", text)
-    named = {
-        name: Run.open(model) if isinstance(model, (str, os.PathLike)) else model
-        for name, model in _named(models).items()
-    }
+    named = _named(models)
+    named |= {n: Run.open(m) for n, m in named.items() if isinstance(m, (str, os.PathLike))}
     dynamic = {name: _learning(model, request) for name, model in named.items() if adapt}
     loaded = {n: model.model() if isinstance(model, Run) else model for n, model in named.items()}
     tokenizer = _shared_tokenizer(loaded)
@@ -134,7 +130,7 @@ def look(
     }
     data = _data(text, tokenizer, ids, offsets, readings)
     perplexities = [
-        {"name": name, **{kind: perplexity_of(reading.losses) for kind, reading in zip(KINDS, of)}}
+        {"name": name, **dict(zip(KINDS, [perplexity_of(reading.losses) for reading in of]))}
         for name, of in readings.items()
     ]
     segment = next(iter(readings.values()))[-1].segment
@@ -191,10 +187,10 @@ def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
     for name, other in others:
         facts = [(t.sha256, t.documents, t.lowercase) for t in (tokenizer, other)]
         if facts[0] != facts[1]:
-            message = "must have one tokeniser, so that they predict the same units. Received: "
-            received = f"{first!r} with {tokenizer!r}, {name!r} with {other!r}"
-            way_out = "Make a page for each, or train them on one corpus."
-            raise ArgumentError("models", f"{message}{received}. {way_out}")
+            received = f"Received: {first!r} with {tokenizer!r}, {name!r} with {other!r}."
+            way_out = " Make a page for each, or train them on one corpus."
+            required = "must have one tokeniser, so that they predict the same units."
+            raise ArgumentError("models", f"{required} {received}", way_out)
     return tokenizer
 
 
@@ -223,14 +219,12 @@ def _data(
     """
     every = [reading for of in readings.values() for reading in of]
     named = [array for r in every for array in (r.likeliest, r.favoured) if array is not None]
-    used, numbers = np.unique(
-        np.concatenate([ids, *(array.ravel() for array in named), [tokenizer.require_eos()]]),
-        return_inverse=True,
-    )
+    whole = np.concatenate([ids, *(array.ravel() for array in named), [tokenizer.require_eos()]])
+    used, numbers = np.unique(whole, return_inverse=True)
     places = dict(zip(used.tolist(), range(len(used))))
 
-    def numbered(array: np.ndarray) -> list[int]:
-        return [places[i] for i in array.ravel().tolist()]
+    def numbered(array: np.ndarray | None) -> list[int] | None:
+        return None if array is None else [places[i] for i in array.ravel().tolist()]
 
     pieces, gaps, end = [], [], 0
     for start, stop in offsets.tolist():
@@ -257,9 +251,9 @@ def _data(
                 "ranks": reading.ranks.tolist(),
                 "likeliest": numbered(reading.likeliest),
                 "probabilities": _rounded(reading.probabilities, 6),
-                "favoured": None if reading.favoured is None else numbered(reading.favoured),
-                "gates": None if reading.gates is None else _rounded(reading.gates, 4),
-                "shares": None if reading.shares is None else _rounded(reading.shares, 4),
+                "favoured": numbered(reading.favoured),
+                "gates": _rounded(reading.gates, 4),
+                "shares": _rounded(reading.shares, 4),
             }
             for number, of in enumerate(readings.values())
             for kind, reading in zip(KINDS, of)
@@ -280,16 +274,16 @@ def _levels(text: str, tokenizer: Tokenizer, ids: np.ndarray) -> dict[str, np.nd
     return {"unit": units} | ({"word": words} if len(words) < len(units) else {})
 
 
-def _rounded(array: np.ndarray, digits: int) -> list[float | None]:
+def _rounded(array: np.ndarray | None, digits: int) -> list[float | None] | None:
+    if array is None:
+        return None
     return [finite(round(float(value), digits)) for value in array.ravel()]
 
 
 def _listed(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return names[0]
     if len(names) > 4:
         return f"{len(names)} models"
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _rendered(data: Mapping[str, Any]) -> str:
@@ -299,12 +293,11 @@ def _rendered(data: Mapping[str, Any]) -> str:
     def asset(name: str) -> str:
         return (resources.files("dualnet.looking") / name).read_text("utf-8")
 
-    template = jinja2.Environment(
-        autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-    ).from_string(asset("page.html"))
+    settings: Any = {"keep_trailing_newline": True, "undefined": jinja2.StrictUndefined}
+    environment = jinja2.Environment(autoescape=True, **settings)
     # `tojson` escapes <, > and &, so that no text can end the script that it stands in.
-    template.environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return template.render(
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment.from_string(asset("page.html")).render(
         data=data,
         title=f"How {_listed(data['models'])} read{'s' * (len(data['models']) == 1)} this text",
         style=Markup(asset("page.css")),

@@ -66,14 +66,9 @@ def read(
             segment = settings["sequence_length"]
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
         pieces: list[dict[str, np.ndarray]] = []
-        for start, answer in scoring.segments(
-            reader_of(model, _predictions),
-            [stream],
-            [len(stream) - 1],
-            rows=1,
-            steps=steps,
-            temperature=temperature,
-        ):
+        reader, lengths = reader_of(model, _predictions), [len(stream) - 1]
+        sizes: Any = {"rows": 1, "steps": steps, "temperature": temperature}
+        for start, answer in scoring.segments(reader, [stream], lengths, **sizes):
             piece = stream[start : start + steps + 1]
             pieces.append({name: array[0, : len(piece) - 1] for name, array in answer.items()})
             if learn is not None:
@@ -87,7 +82,7 @@ def read(
 def _predictions(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
     """Answer with the arrays of `Reading`, probabilities as logarithms, and ranks from 0 on."""
     tokens, targets, head = segment["tokens"], segment["targets"], graph.head
-    answer = {}
+    answer: dict[str, Any] = {}
     if isinstance(head, DOCOutput):
         features, *states = graph.body([tokens, *segment["states"]])
         logits = head(features)
@@ -96,15 +91,9 @@ def _predictions(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
         logits, states = graph.logits(tokens, segment["states"])
     logits = questions.heated(logits, segment)
     count = min(COUNT, logits.shape[-1])
-    log_p, likeliest = ops.top_k(ops.log_softmax(logits), count)
+    answer["log_probabilities"], answer["likeliest"] = ops.top_k(ops.log_softmax(logits), count)
     gate = find_layer(graph, "gate")
     if isinstance(gate, IOGate) and not gate.use_hidden:
         answer["gates"], answer["favoured"] = ops.top_k(gate.gates(tokens), count)
-    return {
-        **answer,
-        "losses": token_losses(logits, targets),
-        "ranks": questions.ranks_of(logits, targets),
-        "likeliest": likeliest,
-        "log_probabilities": log_p,
-        "states": states,
-    }
+    losses, ranks = token_losses(logits, targets), questions.ranks_of(logits, targets)
+    return {**answer, "losses": losses, "ranks": ranks, "states": states}

@@ -46,13 +46,11 @@ def plot_curves(
     colours: dict[str, str] = {}
     longest = max((len(values) for values in curves.values()), default=0)
     marker = "o" if longest <= MARKED else ""
+    valid = {"marker": marker}
+    train = {"linestyle": "--", "linewidth": 1, "marker": marker and "."}
     for name, values in curves.items():
-        training = name.endswith("train")
-        model = name.rsplit(" ", 1)[0]
-        colour = colours.setdefault(model, f"C{len(colours)}")
-        style: dict[str, str | int] = {"marker": marker}
-        if training:
-            style = {"linestyle": "--", "linewidth": 1, "marker": marker and "."}
+        style = train if name.endswith("train") else valid
+        colour = colours.setdefault(name.rsplit(" ", 1)[0], f"C{len(colours)}")
         axes.plot(range(1, len(values) + 1), values, label=name, color=colour, **style)
     first_words = {model.split()[0]: colour for model, colour in reversed(colours.items())}
     for name, value in lines.items():
@@ -129,20 +127,17 @@ def plot_bars(
     figure.suptitle(f"{title} (orange: also published)" if any(compared.values()) else title)
     for (name, bars), axes in zip(panels.items(), grid.flat):
         published = list(compared.get(name, ()))
-        colours = ["C1" if label in published else "C0" for label, _ in bars]
         labels, values = zip(*bars)
+        colours = ["C1" if label in published else "C0" for label in labels]
         _draw_bars(axes, map(_short, labels), values, color=colours)
         for place, value in enumerate(values):
             axes.text(value + 0.02, place, f"{value:.3f}", va="center", fontsize=8)
-        axes.set_ylim(most_bars - 0.5, -0.5)  # the same bar width everywhere
-        axes.set_xlim(0, 1.18)
-        axes.set_xticks([0, 0.5, 1])
+        # The same bar width everywhere.
+        axes.set(xlim=(0, 1.18), ylim=(most_bars - 0.5, -0.5), xticks=[0, 0.5, 1])
         axes.set_title(_plain(_short(name)), fontweight="bold")
-        caption = axis
-        if published:
-            listed = textwrap.fill(", ".join(map(_short, published)), 44)
-            caption += f"\npublished: {_plain(listed)}"
-        axes.set_xlabel(caption, fontsize=8)
+        listed = textwrap.fill(", ".join(map(_short, published)), 44)
+        caption = f"\npublished: {_plain(listed)}" if published else ""
+        axes.set_xlabel(axis + caption, fontsize=8)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     _save(figure, path)
@@ -156,10 +151,10 @@ def plot_shares(values: Any, groups: Sequence[str], path: str | Path, *, title: 
         members = [k for k, name in enumerate(groups) if name == group]
         axes.bar(places[members], np.asarray(values)[members], color=f"C{i}", label=group)
     equal = 1 / len(values)
-    label = f"equal use: {equal:.3g}"
-    axes.axhline(equal, color="black", linestyle="--", linewidth=1, label=label)
-    top = 1.25 * max(*values, equal)  # room for the legend
-    axes.set(xlim=(0.4, len(values) + 0.6), ylim=(0, top))
+    style = {"color": "black", "linestyle": "--", "linewidth": 1}
+    axes.axhline(equal, label=f"equal use: {equal:.3g}", **style)
+    # Above them, room for the legend.
+    axes.set(xlim=(0.4, len(values) + 0.6), ylim=(0, 1.25 * max(*values, equal)))
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(visible=False, axis="x")
     axes.legend(ncols=4, loc="upper center")
@@ -294,12 +289,10 @@ def plot_attention(
     """
     rows, columns = np.shape(weights)
     if (rows, columns) != (len(target), len(source)) or not rows * columns:
-        raise ArgumentError(
-            "weights",
-            "must have a row for each target token and a column for each source token, at least "
-            f"one. Received: shape {(rows, columns)}, {len(target)} target and {len(source)} "
-            "source tokens.",
-        )
+        shape = "a row for each target token and a column for each source token, at least one"
+        tokens = f"{len(target)} target and {len(source)} source tokens"
+        received = f"Received: shape {(rows, columns)}, {tokens}."
+        raise ArgumentError("weights", f"must have {shape}. {received}")
     longest = max(rows, columns)
     cell = float(np.clip(10 / longest, 0.17, 0.34))  # inches; a line of the labels needs 0.17
     figure, axes = _figure(min(60, cell * columns + 2.5), min(60, 0.9 * cell * rows + 1.8))
@@ -312,8 +305,8 @@ def plot_attention(
     for tick in axes.xaxis.get_major_ticks():
         tick.label1.set_ha("right")  # those below
     axes.tick_params(labelsize=9, top=True, labeltop=True, labelbottom=far, labelright=far)
-    axes.set_xticks(np.arange(columns + 1) - 0.5, minor=True)
-    axes.set_yticks(np.arange(rows + 1) - 0.5, minor=True)
+    for axis, count in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        axis.set_ticks(np.arange(count + 1) - 0.5, minor=True)
     axes.grid(which="minor", color="0.85", linewidth=0.5)
     axes.tick_params(which="both", length=0)
     axes.set(xlabel="source", ylabel="translation")
