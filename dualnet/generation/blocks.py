@@ -151,7 +151,8 @@ def _draw_block(
         _, carry, _, _, (ids, highest) = ops.while_loop(
             lambda i, carry, running, *_: (i < steps[0, 0]) & ops.any(running),
             lambda *carry: like(carry, step(*carry)),
-            (0, [segment["logits"], *segment["states"]], ops.logical_not(segment["ended"][:, 0]),
+            (ops.zeros((), "int32"), [segment["logits"], *segment["states"]],
+             ops.logical_not(segment["ended"][:, 0]),
              [segment[name] for name in ("seen",) if name in segment],
              [ops.zeros_like(randoms, "int32"), ops.zeros_like(randoms)]),
         )  # fmt: skip
