@@ -136,7 +136,7 @@ def check_weights(name: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is a text, or a list of at least one."""
     items = [value] if isinstance(value, str) else value
     are_names = isinstance(items, (list, tuple)) and all(isinstance(x, str) and x for x in items)
-    if not items or not are_names:
+    if not are_names or not items:
         required = "must name weights that learn, such as 'connection', or be a list of such names."
         raise ArgumentError(name, required, **{name: value})
 

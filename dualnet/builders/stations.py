@@ -865,9 +865,12 @@ class CommonStations:
         """
         arguments = parts.with_names(arguments)
         sizes = arguments.get("recurrent_units")
-        is_stack = arguments.get("cell") == "depth_gated_lstm"  # one cell is all layers
-        is_stack = is_stack and arguments.get("recurrent_layers", 1) == 1
-        if is_stack and isinstance(sizes, Sequence) and len(sizes) > 1:
+        if (
+            isinstance(sizes, Sequence)
+            and len(sizes) > 1
+            and arguments.get("cell") == "depth_gated_lstm"
+            and arguments.get("recurrent_layers", 1) == 1
+        ):  # one cell is the whole stack
             arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
         known = {name for station in cls.classes().values() for name in station.names()}

@@ -97,6 +97,7 @@ def alignments(
         raise ArgumentError(next(iter(settings)), message)
     if isinstance(translations, (str, Translation)):
         translations = [translations]
+    translations = list(translations)
     if len(translations) != len(texts):
         message = f"must be one for each text. Received: {len(translations)} for {len(texts)}."
         raise ArgumentError("translations", message)
