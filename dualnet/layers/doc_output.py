@@ -163,10 +163,8 @@ class DOCOutput(TiedLayer, SeededLayer):
         # The logits of the mixture are log P: another temperature needs those of all words.
         fused = targets is not None and temperature is None
         rows = ops.reshape(latents, (-1, experts, units)), ops.reshape(log_priors, (-1, experts))
-        words, words_first = (
-            ops.reshape(targets, (-1,)) if fused else None,
-            self.tied_to is not None,
-        )
+        words = ops.reshape(targets, (-1,)) if fused else None
+        words_first = self.tied_to is not None
         log_p = mixture_log_probabilities(*rows, matrix, bias, words, words_first=words_first)
         if fused:
             return -ops.reshape(log_p, (batch, time))
