@@ -29,8 +29,8 @@ class HiddenStates:
     >>> import numpy as np
     >>> from dualnet.analysis import HiddenStates
     >>> vectors = np.array([[1.0], [2.0], [5.0]], "float32")
-    >>> found = HiddenStates(("un", "done"), np.arange(3), np.array([0, 1]), {"x": vectors})
-    >>> found.of_words()["x"].tolist(), found.of_words("mean")["x"].tolist()
+    >>> hidden = HiddenStates(("un", "done"), np.arange(3), np.array([0, 1]), {"x": vectors})
+    >>> hidden.of_words()["x"].tolist(), hidden.of_words("mean")["x"].tolist()
     ([[1.0], [5.0]], [[1.0], [3.5]])
     """
 
@@ -81,8 +81,8 @@ def hidden_states(
     >>> from dualnet.text import ByteTokenizer
     >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=257, units=4)
     >>> model.vocabulary = ByteTokenizer()
-    >>> found = dualnet.analysis.hidden_states(model, "a cat")
-    >>> found.words, {name: vectors.shape for name, vectors in found.of_words().items()}
+    >>> hidden = dualnet.analysis.hidden_states(model, "a cat")
+    >>> hidden.words, {name: vectors.shape for name, vectors in hidden.of_words().items()}
     (('a', 'cat'), {'embedding': (2, 4), 'recurrence_1': (2, 4), 'connection': (2, 4)})
     """
     check_language_model("model", model)

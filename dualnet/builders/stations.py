@@ -103,8 +103,8 @@ class Sizes(Station):
         if isinstance(recurrent, Sequence):
             sizes = list(recurrent)
             if len(sizes) != self.recurrent_layers:
-                each = f"one for each of the {self.recurrent_layers} `recurrent_layers`"
-                self.refuse("recurrent_units", f"must be one size, or {each}.")
+                several = f"one for each of the {self.recurrent_layers} `recurrent_layers`"
+                self.refuse("recurrent_units", f"must be one size, or {several}.")
             if last not in (None, sizes[-1]):
                 reason = "since the output is tied to the embedding."
                 self.refuse("recurrent_units", f"must end with `embedding_units`, {last}, {reason}")

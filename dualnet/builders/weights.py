@@ -256,10 +256,10 @@ def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = F
         _line("not finite", [name for name, value in values.items() if not _is_finite(value)]),
     ]
     if any(faults):
-        each = "one array of finite numbers and the right shape for each name in"
+        arrays_needed = "one array of finite numbers and the right shape for each name in"
         received = f"Received: {' '.join(filter(None, faults))} Nothing was assigned."
         way_out = " Use partial=True to leave out weights." if missing else ""
-        required = f"must hold {each} dualnet.weight_names(model)."
+        required = f"must hold {arrays_needed} dualnet.weight_names(model)."
         raise ArgumentError("arrays", f"{required} {received}", way_out)
     for name, value in values.items():
         weights[name].assign(value.astype(keras.backend.standardize_dtype(weights[name].dtype)))

@@ -141,8 +141,8 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
         checksum, words = description.pop("checksum"), folder / description["vocabulary"]
         sums = {f"{split}.npy": description["arrays"][split]["sha256"] for split in SPLITS}
         sums[words.name] = description["vocabulary_sha256"]
-        found = {name: sha256_of(folder / name) for name in sums}
-        if checksum != _sha256_of(description) or found != sums:
+        sums_on_disk = {name: sha256_of(folder / name) for name in sums}
+        if checksum != _sha256_of(description) or sums_on_disk != sums:
             return None
         vocabulary = settings.vocabulary or load_tokenizer(
             words, documents=settings.documents, lowercase=settings.lowercase

@@ -181,8 +181,8 @@ def _sides(model: Any, text: Any, texts: list[str], source: Any) -> Sides:
         message = "must have `vocabulary` and `source_vocabulary`. Received: one without."
         raise ArgumentError("model", message)
     is_column = columns_of(text) is not None and isinstance(source, str)
-    given = (text, source) if is_column else (source,)
-    source_texts = texts_of("source", *given, called="source").texts
+    table_or_texts = (text, source) if is_column else (source,)
+    source_texts = texts_of("source", *table_or_texts, called="source").texts
     if len(source_texts) != len(texts):
         message = f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
         raise ArgumentError("source", message)
