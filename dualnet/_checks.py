@@ -10,11 +10,13 @@ import math
 import numbers
 import operator
 import os
+import re
 import reprlib
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -165,6 +167,17 @@ def did_you_mean(value: Any, choices: Iterable[str], *, most: int = 1) -> str:
 def is_number(value: Any) -> bool:
     """Return True for a real number that is no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+MULTIPLES = {"G": 10**9, "M": 10**6, "K": 10**3, "": 1}
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number that is written e.g. "24M", "1.5M", "850k" or "7"; else 0."""
+    written = r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([KMG]?)\s*"
+    match = re.fullmatch(written, text, re.ASCII | re.IGNORECASE)
+    number = Fraction(match[1]) * MULTIPLES[match[2].upper()] if match else Fraction(0)
+    return int(number) if number.denominator == 1 else 0
 
 
 def finite(value: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
-from dualnet._data import folder
+from dualnet._data import folder, list_tables
 from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
 
 # What Keras and TensorFlow accept as the name of a model.
@@ -194,12 +194,6 @@ def name_of(source: str) -> str:
     return name if NAME.fullmatch(name) else f"card{name}"
 
 
-def card_names() -> list[str]:
-    """Return the names of all files in `zoo/`; "_" begins those that are only bases."""
-    files = (path.name for path in folder("zoo").iterdir())
-    return [name.removesuffix(".toml") for name in files if name.endswith(".toml")]
-
-
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
     return tomllib.loads((folder("zoo") / f"{name}.toml").read_text("utf-8"))
@@ -211,7 +205,7 @@ def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     `heirs` are the cards that it is a base of.
     """
     table = read_card_file(Path(source)) if is_file(source) else _read(source)
-    heirs, names = (*heirs, source), card_names()
+    heirs, names = (*heirs, source), list_tables("zoo")
     tables = []
     try:
         for base in bases_of(source, table):

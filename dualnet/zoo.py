@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet import cards
 from dualnet._checks import ArgumentError, StrPath, check_choice, checked, did_you_mean
+from dualnet._data import list_tables
 from dualnet.cards import Card, is_file, located
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
         from dualnet.runs.shipped import list_shipped
 
         return [name for name in list_shipped() if fnmatch.fnmatchcase(name, pattern)]
-    names = (name for name in cards.card_names() if not name.startswith("_"))
-    return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern))
+    names = (name for name in list_tables("zoo") if not name.startswith("_"))
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
 @checked

@@ -11,7 +11,7 @@ from keras import ops
 
 import dualnet
 from dualnet.generation import sampling
-from dualnet.generation.blocks import _drawn
+from dualnet.generation.blocks import drawn_by
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from tests.checks import once, small, strong
 from tests.reference import drawing
@@ -328,7 +328,7 @@ def test_a_word_of_probability_zero_is_not_drawn_even_by_a_random_zero():
 )
 def test_a_word_is_drawn_by_the_sums_of_blocks_as_by_one_sum(weights, random):
     weights = np.array(weights)
-    [drawn] = ops.convert_to_numpy(_drawn(weights[None], np.array([[random]])))
+    [drawn] = ops.convert_to_numpy(drawn_by(weights[None], np.array([[random]])))
     assert weights[drawn] > 0
     sums = np.cumsum(weights) / weights.sum()
     assert sums[drawn] >= random - 1e-12

@@ -516,7 +516,7 @@ def test_a_row_draws_with_its_own_seed_and_gives_the_log_probabilities_of_a_full
 
 
 def test_a_row_that_stops_at_eos_ends_before_the_first(served):
-    prompts, settings = ["the cat\n"] * 40, {"seed": list(range(40)), "max_tokens": 12}
+    prompts, settings = ["the cat\n"] * 100, {"seed": list(range(100)), "max_tokens": 12}
     free = generate(served.ask, prompts, **settings)
     stopped = generate(served.ask, prompts, stop_at_eos=True, **settings)
     vocabulary = served.model.vocabulary

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import dualnet
 from dualnet import corpora, runs
+from dualnet._checks import whole_number
 from dualnet.runs import writing
 from dualnet.training import checkpoints, kept, recorder
 from dualnet.training.interrupts import Stopped
@@ -143,7 +144,7 @@ def test_a_translator_is_kept_after_words_of_its_target(pairs_folder, tmp_path):
     settings = {"progress": False, "evaluate": False, "keep_every": str(total)}
     run = dualnet.train("attention_gru", pairs, output=tmp_path / "RUN", **recipe, **settings)
     (name,) = names(run.folder)
-    assert kept._count(name) == total
+    assert whole_number(name) == total
     assert_same(weights(run.folder)[name], run.model.get_weights())
 
 
@@ -183,7 +184,7 @@ def test_what_is_due_in_two_spans_is_due_in_both_together(parts, places):
 @once
 @pytest.mark.parametrize("count", [1, 999, 1000, 1_500_000, 10**7, 3 * 10**9])
 def test_a_name_says_how_many_words(count):
-    assert kept._count(kept._name(count)) == count
+    assert whole_number(kept._name(count)) == count
 
 
 @once

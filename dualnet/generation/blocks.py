@@ -123,14 +123,9 @@ def _draw_block(
             scores = (scores - highest[:, None]) / temperature
             scores = ops.where(scores < least, -math.inf, scores)
             if not is_sorted:
-                return _drawn(ops.exp(scores), random), highest
-            scores, ids = ops.top_k(scores, min(top_k or words, words))  # the lower id in a tie
-            sums = ops.cumsum(ops.exp(scores), axis=-1)
-            total = sums[:, -1:]
-            if is_nucleus:
-                inside = ops.sum(ops.cast(sums[:, :-1] < top_p * total, "int32"), -1, keepdims=True)
-                total = ops.take_along_axis(sums, inside, axis=-1)
-            return ops.take_along_axis(ids, _place(sums, random * total), -1)[:, 0], highest
+                return drawn_by(ops.exp(scores), random), highest
+            count = min(top_k or words, words)
+            return drawn_in_order(scores, random, count, count, top_p), highest
 
         # XLA sorts slowly.
         draw = draw if is_sorted else compiled(draw)
@@ -161,7 +156,7 @@ def _draw_block(
     return draw_block
 
 
-def _drawn(weights: Any, random: Any) -> Any:
+def drawn_by(weights: Any, random: Any) -> Any:
     """Return the column of each row that `random`, at least 0 and below 1, draws by `weights`."""
     columns = weights.shape[-1]
     blocks = -(-columns // COLUMNS)
@@ -174,6 +169,18 @@ def _drawn(weights: Any, random: Any) -> Any:
     goal -= ops.take_along_axis(sums - parts, block, axis=-1)
     sums = ops.cumsum(ops.take_along_axis(weights, block[..., None], axis=1)[:, 0], axis=-1)
     return (block * COLUMNS + _place(sums, ops.maximum(goal, 0)))[:, 0]
+
+
+def drawn_in_order(scores: Any, random: Any, most: Any, count: Any, top_p: Any) -> Any:
+    """Return the column of each row that `random` draws from the likeliest, by exp of `scores`.
+
+    These are `count` for each row, at most `most`, and of them the fewest that reach `top_p`.
+    """
+    scores, ids = ops.top_k(scores, most)  # the lower id first in a tie
+    sums = ops.cumsum(ops.where(ops.arange(most) < count, ops.exp(scores), 0.0), axis=-1)
+    is_inside = ops.cast(sums[:, :-1] < top_p * sums[:, -1:], "int32")
+    total = ops.take_along_axis(sums, ops.sum(is_inside, axis=-1, keepdims=True), axis=-1)
+    return ops.take_along_axis(ids, _place(sums, random * total), axis=-1)[:, 0]
 
 
 def _place(sums: Any, goal: Any) -> Any:

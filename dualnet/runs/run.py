@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet import corpora
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
+from dualnet._data import list_tables
 from dualnet._files import read_json, sha256_of, write_whole
 from dualnet._toml import OTHERS, check_keys, read_toml
-from dualnet.cards import CARD_SCHEMA, Card, card_names
+from dualnet.cards import CARD_SCHEMA, Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import folder as files
 from dualnet.runs import shipped
@@ -327,7 +328,7 @@ class Run:
 
 def _hint(name: str) -> str:
     """Return a hint for a path that does not exist, or ""."""
-    if name in card_names():
+    if name in list_tables("zoo"):
         return f" {name!r} is a model of the zoo: build it with zoo.build, or train it."
     return did_you_mean(name.strip(), shipped.list_shipped())
 

@@ -4,17 +4,16 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from dualnet import _data
 from dualnet._checks import ArgumentError, StrPath
+from dualnet._data import folder, list_tables
 from dualnet._files import write_whole
-from dualnet.cards import card_names
 
 LICENCES = "LICENSES_SOURCES"
 
 
 def folder_of_shipped() -> Path:
     """Return the folder that holds one RUN folder for each shipped model; it may be absent."""
-    return Path(str(_data.folder("zoo"))) / "pretrained"
+    return Path(str(folder("zoo"))) / "pretrained"
 
 
 def list_shipped() -> list[str]:
@@ -61,7 +60,7 @@ def card_of_run(name: StrPath) -> str:
     """
     card = str(find_run(name) / "card.toml")
     # `os.path.isfile` as above.
-    return card if os.fspath(name) not in card_names() and os.path.isfile(card) else ""
+    return card if os.fspath(name) not in list_tables("zoo") and os.path.isfile(card) else ""
 
 
 def source_of(run: StrPath) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from dualnet.generation.blocks import drawn_by, drawn_in_order
 from dualnet.serving import requests
 from dualnet.serving.requests import Tensors
 from dualnet.serving.served_reader import ServedReader
@@ -90,23 +91,20 @@ def draw(logits: Any, step: Any, settings: Tensors, excluded_ids: Sequence[int])
     """Return a word for each row of `logits`, `(batch, words)`: int32; see `dualnet.generate`."""
     words = logits.shape[-1]
     logits = tf.where(np.isin(range(words), excluded_ids), -float("inf"), logits)
-    ordered, ids = tf.math.top_k(logits, k=words)  # the lower id first where logits are equal
     # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
-    ordered = tf.cast(ordered, tf.float64)
-    temperature = tf.cast(settings["temperature"], tf.float64)[:, None]
+    names = ("temperature", "top_p")
+    temperature, top_p = (tf.cast(settings[name], tf.float64)[:, None] for name in names)
     greedy = tf.equal(temperature, 0)
-    ordered = (ordered - ordered[:, :1]) / tf.where(greedy, tf.ones_like(temperature), temperature)
-    top_k = tf.where(settings["top_k"] > 0, settings["top_k"], words)
-    allowed = tf.range(words) < tf.where(greedy, 1, top_k[:, None])
-    weights = tf.where(allowed, tf.exp(ordered), tf.zeros_like(ordered))
-    weights /= tf.reduce_sum(weights, axis=1, keepdims=True)
-    before = tf.cumsum(weights, axis=1, exclusive=True)
-    top_p = tf.cast(settings["top_p"], tf.float64)[:, None]
-    weights = tf.where((before < top_p) | (top_p >= 1), weights, tf.zeros_like(weights))
-    cumulative = tf.cumsum(weights, axis=1)
-    threshold = _uniform(settings["seed"], step)[:, None] * cumulative[:, -1:]
-    rank = tf.reduce_sum(tf.cast(cumulative <= threshold, tf.int32), axis=1)
-    return tf.gather(ids, rank, batch_dims=1)
+    scores = tf.cast(logits, tf.float64)
+    scores -= tf.reduce_max(scores, axis=1, keepdims=True)
+    scores /= tf.where(greedy, tf.ones_like(temperature), temperature)
+    top_k = tf.where(greedy, 1, settings["top_k"][:, None])
+    in_order = (top_k > 0) | (top_p < 1)  # other rows draw from all words, which need no order
+    count = tf.where(top_k > 0, tf.minimum(top_k, words), words)
+    most = tf.reduce_max(tf.where(in_order, count, 1))
+    random = _uniform(settings["seed"], step)[:, None]
+    likely = drawn_in_order(scores, random, most, count, top_p)
+    return tf.where(in_order[:, 0], likely, drawn_by(tf.exp(scores), random))
 
 
 def _uniform(seeds: Any, step: Any) -> Any:

@@ -1,13 +1,11 @@
 """Models that a training keeps after so many words, each in a RUN folder of its own."""
 
 import dataclasses
-import re
 import shutil
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import MULTIPLES, ArgumentError, whole_number
 from dualnet._files import folder_beside
 from dualnet.builders import LanguageModel
 from dualnet.cards import Card
@@ -16,7 +14,6 @@ from dualnet.runs.writing import write_files
 
 FOLDER = "kept"
 NOTE = "Kept after"  # begins the note of the card of a RUN that is kept
-UNITS = {"G": 10**9, "M": 10**6, "K": 10**3, "": 1}
 CHUNK = 1 << 16  # tokens that are decoded at once
 
 
@@ -32,7 +29,7 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
     found: list[tuple[int, int | None]] = []
     for part in keep_every.split(",") if keep_every else ():
         step, dots, end = part.partition("..")
-        first, last = _count(step), _count(end) if dots else None
+        first, last = whole_number(step), whole_number(end) if dots else None
         if not first or (dots and (last or 0) < first):
             message = "must be ranges of words such as '1M' or '1M..10M,10M..100M'."
             way_out = " 1M..10M keeps the model after each million words up to 10 million."
@@ -47,13 +44,6 @@ def check_keep_every(name: str, value: Any) -> str:
         raise ArgumentError(name, "must be a string such as '1M..10M'.", **{name: value})
     ranges(value)
     return value
-
-
-def _count(text: str) -> int:
-    """Return the number that stands for words, such as 1.5M, 0 for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMG]?)", text.strip(), re.ASCII | re.IGNORECASE)
-    number = Decimal(match[1]) * UNITS[match[2].upper()] if match else Decimal(0)
-    return int(number) if number == int(number) else 0
 
 
 def due(keep_every: str, before: int, after: int) -> list[int]:
@@ -103,10 +93,10 @@ def keep(folder: Path, count: int, model: LanguageModel, card: Card) -> None:
 def drop_after(folder: Path, words: int) -> None:
     """Remove what was kept in the RUN `folder` after more than so many words."""
     for path in (folder / FOLDER).glob("[0-9]*"):
-        if _count(path.name) > words:
+        if whole_number(path.name) > words:
             shutil.rmtree(path)
 
 
 def _name(count: int) -> str:
-    letter = next(letter for letter, unit in UNITS.items() if count % unit == 0)
-    return f"{count // UNITS[letter]}{letter}"
+    letter = next(letter for letter, unit in MULTIPLES.items() if count % unit == 0)
+    return f"{count // MULTIPLES[letter]}{letter}"

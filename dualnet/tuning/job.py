@@ -5,15 +5,13 @@ import dataclasses
 import itertools
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, Self
 
 import numpy as np
 import tomli_w
 
-from dualnet._checks import ArgumentError, check_fields, checked, is_number
+from dualnet._checks import ArgumentError, check_fields, checked, is_number, whole_number
 from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import OTHERS, Kind
 from dualnet.cards import SIZES
@@ -268,7 +266,6 @@ LIMITS = (  # with the tuner, what `describe` says of a search
     "max_trials", "max_hours", "max_hours_per_trial", "parameters", "solve_for", "early_stopping",
     "seed",
 )  # fmt: skip
-SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 
 
 class Job(Settings):
@@ -442,12 +439,11 @@ class Job(Settings):
 
 def parse_count(text: str | int) -> int:
     """Return the number of weights that `text` states, e.g. "24M", "1.5M", "850k" or 24000000."""
-    match = re.fullmatch(r"\s*(\d+(?:_\d+)*(?:\.\d+)?)\s*([kMG]?)\s*", str(text))
-    count = Fraction(match[1]) * SUFFIXES[match[2]] if match else Fraction(0)
-    if isinstance(text, bool) or count < 1 or count.denominator != 1:
+    count = 0 if isinstance(text, bool) else whole_number(str(text))
+    if count == 0:
         message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
         raise ArgumentError("parameters", message, parameters=text)
-    return int(count)
+    return count
 
 
 # --- for people

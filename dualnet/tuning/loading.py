@@ -9,7 +9,7 @@ from typing import Any
 
 from dualnet import zoo
 from dualnet._checks import StrPath, checked, did_you_mean
-from dualnet._data import folder
+from dualnet._data import folder, list_tables
 from dualnet._toml import OTHERS, at_line, check_keys, line_of, read_toml
 from dualnet.tuning.job import PARAMETER, SCHEMA, VALUE, Job, JobError, Parameter, parse_count
 
@@ -24,9 +24,7 @@ def list_jobs(pattern: str = "*") -> list[str]:
     >>> list_jobs("doc_*")
     ['doc_experts', 'doc_latent_dropout', 'doc_penalty']
     """
-    names = [path.name for path in folder("tuning").iterdir() if path.name.endswith(".toml")]
-    stems = [name.removesuffix(".toml") for name in names]
-    return sorted(fnmatch.filter(stems, pattern))
+    return fnmatch.filter(list_tables("tuning"), pattern)
 
 
 @checked
