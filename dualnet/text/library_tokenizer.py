@@ -211,11 +211,15 @@ class LibraryTokenizer(Tokenizer):
             return None
         return self.eos_id not in ids and b"".join(self._spelt[i] for i in ids) == text.encode()
 
+    @functools.cached_property
+    def _may_panic(self) -> bool:
+        """Whether an expression is searched for, which gives up where that would take for ever."""
+        return '"Regex"' in self.json
+
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         """Raise what the library raises about a text as a `ValueError`."""
-        # Only a search for an expression panics: it gives up where that would take for ever.
-        hiding = hidden_stderr(_no_panic) if '"Regex"' in self.json else contextlib.nullcontext()
+        hiding = hidden_stderr(_no_panic) if self._may_panic else contextlib.nullcontext()
         with library_errors("The text must be one that the tokeniser can read"), hiding:
             yield
 
