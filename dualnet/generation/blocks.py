@@ -19,6 +19,7 @@ BLOCK = 64
 PIECE = 16  # where each piece of the text is awaited
 
 LONG = 32  # tokens of a text for which XLA compiles the whole block, in about half a second
+WIDE = 8  # rows from which XLA compiles the draw of a shorter text: of fewer it gains nothing
 COLUMNS = 80  # words of which probabilities are summed at once: a sum of all in order is slow
 PLAIN = (
     keras.layers.InputLayer, keras.layers.Embedding, layers.DualConnection,
@@ -59,10 +60,10 @@ def blocks(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int
     """
     model, request = batch.model, batch.request
     sizes = request.top_k, request.top_p is not None and request.top_p < 1
-    kind = request.temperature == 0, request.max_tokens >= LONG
-    question = _draw_block(tuple(batch.excluded_ids), batch.stop_id, *kind, *sizes)
-    reader, rows = reader_of(model, question), len(logits)
-    if kind[1] and not (request.is_truncated or reader.compiled):  # XLA sorts slowly
+    rows, is_long = len(logits), request.max_tokens >= LONG
+    kind = request.temperature == 0, is_long, rows >= WIDE
+    reader = reader_of(model, _draw_block(tuple(batch.excluded_ids), batch.stop_id, *kind, *sizes))
+    if is_long and not (request.is_truncated or reader.compiled):  # XLA sorts slowly
         parts = model.core.layers  # those that XLA is known to compile, in float32
         if all(isinstance(part, PLAIN) and part.compute_dtype == "float32" for part in parts):
             reader.compile(jit_compile=True)
@@ -96,6 +97,7 @@ def _draw_block(
     stop_id: int | None,
     is_greedy: bool,
     is_long: bool,  # of which there is a reader of its own
+    is_wide: bool,
     top_k: int | None,
     is_nucleus: bool,
 ) -> Question:
@@ -127,8 +129,7 @@ def _draw_block(
             count = min(top_k or words, words)
             return drawn_in_order(scores, random, count, count, top_p), highest
 
-        # XLA sorts slowly.
-        draw = draw if is_sorted else compiled(draw)
+        draw = compiled(draw) if is_wide and not is_sorted else draw  # XLA sorts slowly
 
         def step(i: Any, carry: Any, running: Any, seen: Any, results: Any) -> Any:
             random = ops.take(randoms, [i], axis=1)
