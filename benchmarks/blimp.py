@@ -21,7 +21,7 @@ import dualnet
 from dualnet._files import write_whole
 
 PUBLISHED = {"ngram": "5-gram", "lstm": "LSTM", "txl": "Transformer-XL", "gpt2": "GPT-2"}
-MODELS = ["lstm.wikitext-2", "dual_lstm.wikitext-2"]
+MODELS = ["lstm.english", "dual_lstm.english"]
 Accuracies = dict[str, list[float]]  # by model, those of the files in their order
 
 

@@ -20,15 +20,13 @@ from typing import Any
 
 import h5py
 import numpy as np
-from keras import ops
 
 from dualnet import corpora, runs
 from dualnet._files import folder_beside
-from dualnet.adaptation.dynamic import learning
+from dualnet.adaptation import dynamic_evaluation
 from dualnet.builders import LanguageModel
 from dualnet.cli.console import settings_of
 from dualnet.evaluation import comparable, evaluate
-from dualnet.requests import DynamicEvaluating
 from dualnet.runs.folder import RESULTS, WEIGHTS, checksummed, write_card, write_file
 from dualnet.runs.folder import write_vocabulary as write_tokenizer
 from dualnet.runs.model_cards import README, model_card
@@ -195,22 +193,8 @@ def static_losses(model: LanguageModel, ids: np.ndarray) -> np.ndarray:
 def dynamic_losses(
     model: LanguageModel, ids: np.ndarray, *, rule: str = "nadam", **settings: Any
 ) -> np.ndarray:
-    """Return the loss of each token of `ids` but the first under dynamic evaluation.
-
-    `dynamic_evaluation` gives the mean loss of a segment; to leave out `<unk>`, each segment is
-    read here with the same weights and state before the model learns from it.
-    """
-    losses = np.empty(len(ids) - 1)
-    state = model.initial_state(1)
-    with learning(model, DynamicEvaluating(rule=rule, **settings)) as (learn, used):
-        length = used["sequence_length"]
-        for start in range(0, len(losses), length):
-            segment = ids[start : start + length + 1]
-            logits, state = model.advance(segment[None, :-1], state)
-            log_p = ops.convert_to_numpy(ops.log_softmax(logits))[0]
-            losses[start : start + length] = -log_p[np.arange(len(segment) - 1), segment[1:]]
-            learn(segment)
-    return losses
+    """Return the loss of each token of `ids` but the first under dynamic evaluation."""
+    return dynamic_evaluation(model, ids, rule=rule, **settings).token_losses
 
 
 def by_genre(

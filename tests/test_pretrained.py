@@ -86,9 +86,6 @@ def test_every_folder_scores_its_stored_text_as_its_results_say(folder):
     losses = ship.dynamic_losses(model, ids, rule=rule, **settings)
     adapted = ship.figures(model, ids, losses)
     assert adapted == pytest.approx(results["dynamic"]["sample"], rel=1e-3)
-    if folder.name == NAME:  # it is read token by token there, and in segments here
-        reference = dualnet.dynamic_evaluation(model, ids, rule=rule, **settings)
-        assert adapted["perplexity"] == pytest.approx(reference.perplexity, rel=1e-4)
 
 
 def test_every_folder_loads_as_its_rounded_weights(folder):
@@ -296,7 +293,7 @@ def test_a_weight_that_float16_cannot_hold_is_refused(tiny, tmp_path):
 def test_the_shipped_models_read_a_text_where_no_run_is_named(tmp_path, cli):
     file, page = tmp_path / "text.txt", tmp_path / "page.html"
     file.write_text("The ship sank.\n")
-    names = ["lstm.wikitext-2", "dual_lstm.wikitext-2"]  # the plain one first
+    names = ["lstm.english", "dual_lstm.english"]  # the best; the plain one first
     found = dualnet.look(text="The ship sank.\n").perplexities
     assert [row["name"] for row in found] == names
     for words in (f"{file} --output {page}", f"--output {page} --json {file}",

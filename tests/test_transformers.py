@@ -89,7 +89,7 @@ def log_probabilities(model, tokenizer, text):
 
 @once
 def test_a_run_is_exported_for_transformers(cli, folder, tmp_path):
-    run = dualnet.zoo.list_models(pretrained=True)[0]
+    run = "dual_lstm.wikitext-2"
     out = cli(f"export {run} {tmp_path}/hf --format transformers")
     assert "Hugging Face transformers" in out
     names = {path.name for path in (tmp_path / "hf").iterdir()}

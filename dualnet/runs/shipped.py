@@ -22,13 +22,13 @@ def list_shipped() -> list[str]:
 
 
 def require_shipped(argument: str) -> list[str]:
-    """Return the names of the shipped models, in place of `argument`; there must be one.
+    """Return the names of the best shipped models, in place of `argument`; there must be one.
 
     A plain model comes before its variants, whose names are longer.
     """
     if not (names := list_shipped()):
         raise ArgumentError(argument, "must be given: no model is shipped with this version.")
-    return sorted(names, key=len)
+    return sorted([name for name in names if name.endswith(".english")] or names, key=len)
 
 
 def find_run(path: StrPath) -> Path:
