@@ -6,6 +6,8 @@ import random
 import keras
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
@@ -68,6 +70,45 @@ def test_a_text_of_one_sentence_is_read_after_eos(plain, text):
 def test_a_text_without_tokens_is_refused(plain):
     with pytest.raises(ValueError, match="`tokens` must hold at least 1 tokens"):
         dualnet.evaluate(plain, np.zeros(0, "int32"), by_sentence=True)
+
+
+# --- side by side
+
+
+class Sums:
+    """A reader whose state is the sum of all tokens, which it also answers."""
+
+    state_size = [1]
+
+    def predict_on_batch(self, segment):
+        [state] = segment["states"]
+        sums = state + np.cumsum(segment["tokens"], axis=1)
+        return {"losses": sums.astype("float32"), "states": [sums[:, -1:].astype("float32")]}
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=40), st.integers(0, 3), st.integers(0, 4), st.booleans()
+)
+def test_each_of_many_texts_is_read_from_the_zero_state_whatever_is_beside_it(
+    lengths, log_rows, log_steps, chosen
+):
+    streams = [np.arange(1, length + 2) for length in lengths]
+    if chosen:
+        found = scoring.read(Sums(), streams)["losses"]
+    else:
+        found = [np.empty(length, "float32") for length in lengths]
+        sizes = 1 << log_rows, 1 << log_steps
+        scoring.score_streams(Sums(), streams, {"losses": found}, *sizes, 1.0)
+    for stream, losses in zip(streams, found):
+        np.testing.assert_array_equal(losses, np.cumsum(stream[:-1]))
+
+
+def test_little_is_read_beside_the_texts_themselves():
+    lengths = np.sort(np.random.default_rng(1).poisson(120, size=300))[::-1]
+    rows, steps = scoring.shape(lengths)
+    reader = Sums()
+    calls = scoring.segments(reader, [np.zeros(n + 1) for n in lengths], lengths, rows, steps)
+    assert sum(1 for _ in calls) * rows * steps < 1.15 * lengths.sum()
 
 
 # --- in windows
@@ -240,9 +281,9 @@ def test_temperatures_that_are_given_are_all_tried(monkeypatch, plain):
     monkeypatch.setattr(perplexities, "perplexity", lambda *args, **settings: next(order))
     found = dualnet.best_temperature(plain, TOKENS, temperatures=[1, 2, 3, 4, 5, 6])
     assert found == 5 and isinstance(found, float)
-    for given, message in (([], "`temperatures` must hold at"), ([1, 0], "`temperature` must be")):
+    for wrong, message in (([], "`temperatures` must hold at"), ([1, 0], "`temperature` must be")):
         with pytest.raises(ValueError, match=message):
-            dualnet.best_temperature(plain, TOKENS, temperatures=given)
+            dualnet.best_temperature(plain, TOKENS, temperatures=wrong)
 
 
 @once

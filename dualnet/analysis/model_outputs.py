@@ -27,6 +27,6 @@ def read_outputs(
     steps = SEGMENT if sequence_length is None else sequence_length
     steps = min(check_count("sequence_length", steps, least=1), len(tokens))
     reader = reader_of(model, question)
-    for start, answer in segments(reader, [tokens], [len(tokens)], rows=1, steps=steps):
+    for [(_, _, start)], answer in segments(reader, [tokens], [len(tokens)], 1, steps):
         [vectors] = answer.values()
         yield vectors[0, : len(tokens) - start].astype(np.float64)

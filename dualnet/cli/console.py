@@ -82,8 +82,11 @@ def report(options: Any, result: Any, *parts: str | Table) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return `value` as JSON to the letter."""
-    return json.dumps(_jsonable(value), allow_nan=False, default=str)
+    """Return `value` as JSON to the letter, with None for nan and infinity, which JSON lacks."""
+    try:  # most have neither, and are not walked through here
+        return json.dumps(value, allow_nan=False, default=_jsonable)
+    except ValueError:
+        return json.dumps(_jsonable(value), allow_nan=False, default=str)
 
 
 def report_list(rows: Iterable[Any], around: Callable[[], tuple[str, str]]) -> None:
@@ -102,10 +105,12 @@ def report_list(rows: Iterable[Any], around: Callable[[], tuple[str, str]]) -> N
 
 
 def _jsonable(value: Any) -> Any:
-    """Return `value` with lists for arrays, and None for nan and infinity, which JSON lacks."""
+    """Return `value` with lists for arrays, and None for nan and infinity."""
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f" and np.isfinite(value).all():
+            return value.tolist()
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]

@@ -131,7 +131,8 @@ class Output:
             self.progress = path.with_name(f"{path.name}.progress.json")
             is_used = os.path.lexists(path) and not self.progress.exists()
         if is_used or (self.progress.exists() and not resume):
-            message = f"`--output` must be new. Received: {str(path)!r}, which exists. Choose "
+            existing = str(path if os.path.lexists(path) else self.progress)
+            message = f"`--output` must be new. Received: {existing!r}, which exists. Choose "
             way_out = "another, or go on with what a killed command wrote there: --resume."
             raise FileExistsError(f"{message}{way_out}")
         if self.progress.exists():

@@ -247,7 +247,10 @@ def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Pla
     first = np.append(eos_id, tokens[: ends[0]]).astype(np.int32)
 
     def parts():
-        for rows, steps, indices in scoring.batches(ends - starts, whole=whole):
+        lengths = ends - starts
+        in_order = np.argsort(-lengths, kind="stable")
+        every = [(*scoring.shape(lengths), in_order)]
+        for rows, steps, indices in scoring.whole_batches(lengths) if whole else every:
             yield rows, steps, [(starts[i], ends[i]) for i in indices]
 
     # Every other sentence follows the <eos> of the one before it.

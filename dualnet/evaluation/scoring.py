@@ -1,6 +1,7 @@
 """Scores several texts side by side, in few shapes."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,32 +11,47 @@ from dualnet.builders import Reader
 
 WORK = 2048  # tokens that one call reads, about
 SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads
+CALL, STEP = 64, 8  # what a call and each of its steps cost beside their tokens, in tokens
 
 
-def batches(
-    lengths: Sequence[int] | np.ndarray, *, whole: bool = False, work: int | None = None
-) -> Iterator[tuple[int, int, list[int]]]:
+def shape(lengths: Sequence[int] | np.ndarray, work: int | None = None) -> tuple[int, int]:
+    """Return rows and steps per call with which texts of these lengths are read fastest.
+
+    A row that has ended its text reads the next. Rows and steps are powers of two: few shapes,
+    since JAX compiles each. A call reads `work` tokens at most, a power of two; `WORK` by default.
+    """
+    longest_first, work = -np.sort(-np.asarray(lengths, np.int64)), work or WORK
+    best, least = (1, min(SHORTEST, work)), math.inf
+    for steps in _powers_of_two(best[1], min(LONGEST, work)):
+        sums = np.append(0, np.cumsum(-(-longest_first // steps)))
+        for rows in _powers_of_two(1, min(work // steps, _power_of_two(len(lengths)))):
+            # Of the k * rows + 1 longest texts, a row reads at least k + 1.
+            ends = np.arange(1, len(sums), rows)
+            least_of_row = sums[ends] - sums[ends - 1 - np.arange(len(ends))]
+            calls = max(math.ceil(sums[-1] / rows), least_of_row.max(initial=0))
+            if (cost := calls * (CALL + steps * (STEP + rows))) < least:
+                best, least = (rows, steps), cost
+    return best
+
+
+def whole_batches(lengths: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yield rows, steps per call and indices, shortest first, of texts to be read together.
 
-    Texts of similar length are read in about eight pieces, so that there is little padding. If
-    `whole`, only those of more than `WORK` tokens are read in pieces. Rows and steps are powers of
-    two: few shapes, since JAX compiles each. A call reads `work` tokens at most, a power of two;
-    `WORK` by default.
+    Only texts of more than `WORK` tokens are read in pieces.
     """
-    lengths = np.asarray(lengths, np.int64)
-    work = work or WORK
-    parts, longest_part = (1, work) if whole else (8, min(LONGEST, work))
-
-    def pieces(i: int) -> int:
-        return min(max(SHORTEST, _power_of_two(lengths[i]) // parts), longest_part)
-
     order = np.argsort(lengths, kind="stable")
-    for steps, group in itertools.groupby(order[lengths[order] > 0], key=pieces):
-        while batch := list(itertools.islice(group, work // steps)):
-            rows = _power_of_two(len(batch))
-            longest = max(SHORTEST, _power_of_two(lengths[batch[-1]]))
-            # The last batch has fewer rows, and so longer pieces.
-            yield rows, steps if whole else min(work // rows, longest, LONGEST), batch
+
+    def steps_of(i: int) -> int:
+        return min(max(SHORTEST, _power_of_two(lengths[i])), WORK)
+
+    for steps, group in itertools.groupby(order[lengths[order] > 0], key=steps_of):
+        while batch := list(itertools.islice(group, WORK // steps)):
+            yield _power_of_two(len(batch)), steps, np.array(batch)
+
+
+def _powers_of_two(least: int, most: int) -> Iterator[int]:
+    """Yield the powers of two from one of them to another."""
+    return (1 << i for i in range(least.bit_length() - 1, most.bit_length()))
 
 
 def _power_of_two(number: int) -> int:
@@ -53,21 +69,21 @@ def read(
 ) -> dict[str, list[np.ndarray]]:
     """Return the answers of a reader for each token of `streams`, except the first of each.
 
-    Streams of similar length are read together, each from the zero state.
+    Streams are read side by side, each from the zero state.
 
     Args:
         names: Which of the reader's answers to return.
-        work: As for `batches`.
+        work: As for `shape`.
 
     Returns:
         For each name a list with float32 `(tokens - 1,)` for each stream.
     """
-    lengths = [len(stream) - 1 for stream in streams]
+    lengths = np.array([len(stream) - 1 for stream in streams])
     answers = {name: [np.empty(length, np.float32) for length in lengths] for name in names}
-    for rows, steps, batch in batches(lengths, work=work):
-        parts = {name: [arrays[i] for i in batch] for name, arrays in answers.items()}
-        of_batch = [streams[i] for i in batch]
-        score_streams(reader, of_batch, parts, rows, steps, temperature)
+    order = np.argsort(-lengths, kind="stable")  # the longest first, so that all rows end together
+    parts = {name: [arrays[i] for i in order] for name, arrays in answers.items()}
+    in_order = [streams[i] for i in order]
+    score_streams(reader, in_order, parts, *shape(lengths, work), temperature)
     return answers
 
 
@@ -79,17 +95,17 @@ def score_streams(
     steps: int,
     temperature: float,
 ) -> None:
-    """Read `streams` side by side from the zero state, `rows` of `steps` tokens per call.
+    """Read `streams`, each from the zero state, in `rows` side by side, `steps` tokens per call.
 
     Fills `answers`, by name an array for each stream, with what the reader answers for each of
     its tokens but the first.
     """
     lengths = [len(stream) - 1 for stream in streams]
-    for start, answer in segments(reader, streams, lengths, rows, steps, temperature):
+    for places, answer in segments(reader, streams, lengths, rows, steps, temperature):
         for name, arrays in answers.items():
-            for array, values in zip(arrays, answer[name]):
-                part = array[start : start + steps]
-                part[:] = values[: len(part)]
+            for row, i, start in places:
+                part = arrays[i][start : start + steps]
+                part[:] = answer[name][row, : len(part)]
 
 
 def segments(
@@ -99,23 +115,35 @@ def segments(
     rows: int,
     steps: int,
     temperature: float = 1.0,
-) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+) -> Iterator[tuple[list[tuple[int, int, int]], dict[str, np.ndarray]]]:
     """Read the first `lengths` tokens of `streams`, as `score_streams` does; the state is carried.
 
-    Yields the position of each segment, and the answer, each array of `rows` x `steps`, padding
-    included. All segments have one shape, since JAX compiles each.
+    A row that has ended a stream reads the next, from the zero state. Yields the rows that are in
+    use, each with the index of its stream and the position there; and the answer, each array of
+    `rows` x `steps`, padding included. All segments have one shape, since JAX compiles each.
     """
     states = [np.zeros((rows, size), np.float32) for size in reader.state_size]
-    segment: dict[str, Any] = {"states": states}
+    segment: dict[str, Any] = {}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
-    for start in range(0, max(lengths), steps):
+    waiting = ((i, 0) for i, length in enumerate(lengths) if length > 0)
+    places: dict[int, tuple[int, int]] = dict(enumerate(itertools.islice(waiting, rows)))
+    while places:
         tokens, targets = np.zeros((2, rows, steps), np.int32)
-        for row, (stream, length) in enumerate(zip(streams, lengths)):
-            count = max(0, min(steps, length - start))
-            tokens[row, :count] = stream[start : start + count]
-            following = stream[start + 1 : start + 1 + count]  # none after the last of a stream
+        for row, (i, start) in places.items():
+            count = min(steps, lengths[i] - start)
+            tokens[row, :count] = streams[i][start : start + count]
+            following = streams[i][start + 1 : start + 1 + count]  # none after the last of a stream
             targets[row, : len(following)] = following
-        answer = reader.predict_on_batch({**segment, "tokens": tokens, "targets": targets})
-        segment["states"] = answer.pop("states")
-        yield start, answer
+        answer = reader.predict_on_batch(
+            {**segment, "tokens": tokens, "targets": targets, "states": states}
+        )
+        states = answer.pop("states")
+        yield [(row, *place) for row, place in places.items()], answer
+        ended = [row for row, (i, start) in places.items() if start + steps >= lengths[i]]
+        begun = dict(zip(ended, waiting))
+        places = {row: (i, start + steps) for row, (i, start) in places.items() if row not in ended}
+        places |= begun
+        if begun:
+            begins = np.isin(np.arange(rows), [*begun])[:, None]
+            states = [np.where(begins, np.float32(0), state) for state in states]

@@ -68,7 +68,7 @@ def read(
         pieces: list[dict[str, np.ndarray]] = []
         reader, lengths = reader_of(model, _predictions), [len(stream) - 1]
         sizes: Any = {"rows": 1, "steps": steps, "temperature": temperature}
-        for start, answer in scoring.segments(reader, [stream], lengths, **sizes):
+        for [(_, _, start)], answer in scoring.segments(reader, [stream], lengths, **sizes):
             piece = stream[start : start + steps + 1]
             pieces.append({name: array[0, : len(piece) - 1] for name, array in answer.items()})
             if learn is not None:
