@@ -15,6 +15,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.ticker import LogLocator
 from options import options_of
 
 from dualnet._files import write_whole
@@ -26,8 +27,11 @@ RECORDS = [  # file, groups, corpus, machine, precision
     ("2026-11-25-claims.csv", ["claims"], "PTB", XEON, "bfloat16"),
     ("2026-11-25-headline.csv", ["headline"], "PTB", XEON, "bfloat16"),
     ("2026-11-26-rewired.csv", ["rewired"], "PTB", EPYC, "bfloat16"),
+    ("2026-11-27-english.csv", ["english"], "English", EPYC, "bfloat16"),
 ]
-SIZES = {"claims": "200 units", "rewired": "200 units", "headline": "600 units"}
+SIZES = {
+    "claims": "200 units", "rewired": "200 units", "headline": "600 units", "english": "512 units",
+}  # fmt: skip
 COLUMNS = [
     "corpus", "model", "size", "epochs", "core_hours", "valid_perplexity", "test_perplexity",
     "machine", "precision",
@@ -75,14 +79,18 @@ def draw(path: Path, curves: dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]
     )
     for axes, (corpus, runs) in zip(grid[:, 0], curves.items()):
         for i, (label, (hours, perplexities)) in enumerate(runs.items()):
-            style = ("-", "--", ":")[i // 10]
+            style = ("-", "--", ":")[i // 10] if len(hours) > 1 else "o"
             axes.plot(hours, perplexities, style, color=f"C{i % 10}", label=label)
         lowest = min(perplexities.min() for _, perplexities in runs.values())
         axes.set(xscale="log", yscale="log", ylim=(0.95 * lowest, 3 * lowest), title=corpus)
         ticks = np.unique(np.round(lowest * np.geomspace(1, 3, 7), -1 if lowest > 50 else 0))
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
         axes.set_yticks([], minor=True)
+        all_hours = np.concatenate([hours for hours, _ in runs.values()])
+        axes.set_xlim(0.7 * all_hours.min(), 1.4 * all_hours.max())
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xticks([], minor=True)
         axes.set(xlabel="core-hours", ylabel="validation perplexity (log scale)")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
     figure.savefig(path, dpi=110)

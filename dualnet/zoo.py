@@ -117,11 +117,7 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
 
 @checked
 def build(
-    name: StrPath,
-    *,
-    corpus: str | None = None,
-    weights: str | None = None,
-    **overrides: Any,
+    name: StrPath, *, corpus: str | None = None, weights: str | None = None, **overrides: Any
 ) -> LanguageModel:
     """Return model `name`, randomly initialised, or with trained weights.
 

@@ -245,13 +245,18 @@ def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Pla
     ends = sentence_ends(tokens, vocabulary)
     starts = np.append(0, ends[:-1])
     first = np.append(eos_id, tokens[: ends[0]]).astype(np.int32)
+    lengths = ends - starts
+    batches = [(*scoring.shape(lengths), np.arange(len(ends)))]
+    if whole:
+        order = np.argsort(lengths)
+        steps = [scoring.power_of_two(min(n, scoring.WORK)) for n in lengths[order]]
+        rows = scoring.WORK // steps[-1]
+        firsts = range(0, len(order), rows)
+        batches = [(rows, steps[first:][:rows][-1], order[first:][:rows]) for first in firsts]
 
     def parts():
-        lengths = ends - starts
-        in_order = np.argsort(-lengths, kind="stable")
-        every = [(*scoring.shape(lengths), in_order)]
-        for rows, steps, indices in scoring.whole_batches(lengths) if whole else every:
-            yield rows, steps, [(starts[i], ends[i]) for i in indices]
+        for rows, steps, batch in batches:
+            yield rows, steps, [(starts[i], ends[i]) for i in batch]
 
     # Every other sentence follows the <eos> of the one before it.
     return _Plan(

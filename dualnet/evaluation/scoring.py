@@ -10,8 +10,9 @@ import numpy as np
 from dualnet.builders import Reader
 
 WORK = 2048  # tokens that one call reads, about
-SHORTEST, LONGEST = 8, 512  # tokens of a text that one call of `score` reads
-CALL, STEP = 64, 8  # what a call and each of its steps cost beside their tokens, in tokens
+STEPS = (8, 16, 32, 64, 128, 256, 512)  # tokens of a text that a call reads, one of them
+ROWS = (1, 2, 4, *STEPS)
+CALL, STEP = 64, 8  # what a call, and each of its steps, costs beside its tokens, in tokens
 
 
 def shape(lengths: Sequence[int] | np.ndarray, work: int | None = None) -> tuple[int, int]:
@@ -21,40 +22,20 @@ def shape(lengths: Sequence[int] | np.ndarray, work: int | None = None) -> tuple
     since JAX compiles each. A call reads `work` tokens at most, a power of two; `WORK` by default.
     """
     longest_first, work = -np.sort(-np.asarray(lengths, np.int64)), work or WORK
-    best, least = (1, min(SHORTEST, work)), math.inf
-    for steps in _powers_of_two(best[1], min(LONGEST, work)):
-        sums = np.append(0, np.cumsum(-(-longest_first // steps)))
-        for rows in _powers_of_two(1, min(work // steps, _power_of_two(len(lengths)))):
+    best, least = (1, min(STEPS[0], work)), math.inf
+    for steps, rows in itertools.product(STEPS, ROWS):
+        if rows * steps <= work and rows < 2 * len(lengths):
+            sums = np.append(0, np.cumsum(-(-longest_first // steps)))
             # Of the k * rows + 1 longest texts, a row reads at least k + 1.
             ends = np.arange(1, len(sums), rows)
-            least_of_row = sums[ends] - sums[ends - 1 - np.arange(len(ends))]
-            calls = max(math.ceil(sums[-1] / rows), least_of_row.max(initial=0))
+            of_row = sums[ends] - sums[ends - 1 - np.arange(len(ends))]
+            calls = max(math.ceil(sums[-1] / rows), of_row.max())
             if (cost := calls * (CALL + steps * (STEP + rows))) < least:
                 best, least = (rows, steps), cost
     return best
 
 
-def whole_batches(lengths: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Yield rows, steps per call and indices, shortest first, of texts to be read together.
-
-    Only texts of more than `WORK` tokens are read in pieces.
-    """
-    order = np.argsort(lengths, kind="stable")
-
-    def steps_of(i: int) -> int:
-        return min(max(SHORTEST, _power_of_two(lengths[i])), WORK)
-
-    for steps, group in itertools.groupby(order[lengths[order] > 0], key=steps_of):
-        while batch := list(itertools.islice(group, WORK // steps)):
-            yield _power_of_two(len(batch)), steps, np.array(batch)
-
-
-def _powers_of_two(least: int, most: int) -> Iterator[int]:
-    """Yield the powers of two from one of them to another."""
-    return (1 << i for i in range(least.bit_length() - 1, most.bit_length()))
-
-
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """Return the least power of two that is at least `number`."""
     return 1 << (int(number) - 1).bit_length()
 
@@ -78,12 +59,9 @@ def read(
     Returns:
         For each name a list with float32 `(tokens - 1,)` for each stream.
     """
-    lengths = np.array([len(stream) - 1 for stream in streams])
+    lengths = [len(stream) - 1 for stream in streams]
     answers = {name: [np.empty(length, np.float32) for length in lengths] for name in names}
-    order = np.argsort(-lengths, kind="stable")  # the longest first, so that all rows end together
-    parts = {name: [arrays[i] for i in order] for name, arrays in answers.items()}
-    in_order = [streams[i] for i in order]
-    score_streams(reader, in_order, parts, *shape(lengths, work), temperature)
+    score_streams(reader, streams, answers, *shape(lengths, work), temperature)
     return answers
 
 
@@ -126,7 +104,10 @@ def segments(
     segment: dict[str, Any] = {}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
-    waiting = ((i, 0) for i, length in enumerate(lengths) if length > 0)
+    order: Any = range(len(lengths))
+    if len(lengths) > rows:  # the longest first, so that all rows end together
+        order = np.argsort(-np.asarray(lengths), kind="stable")
+    waiting = ((i, 0) for i in order if lengths[i] > 0)
     places: dict[int, tuple[int, int]] = dict(enumerate(itertools.islice(waiting, rows)))
     while places:
         tokens, targets = np.zeros((2, rows, steps), np.int32)

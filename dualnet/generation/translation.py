@@ -13,13 +13,7 @@ from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
-from dualnet.generation.beam import (
-    HYPOTHESES,
-    Step,
-    beam_search,
-    compiled_search,
-    ensemble_step,
-)
+from dualnet.generation.beam import HYPOTHESES, Step, beam_search, compiled_search, ensemble_step
 from dualnet.requests import Beaming, Translating
 from dualnet.text.plain_text import check_text
 

@@ -63,14 +63,7 @@ class MogrifierLSTMCell(LSTMCell):
     dropouts = ("input", "recurrent", "mogrifier")
 
     def __init__(
-        self,
-        units,
-        *,
-        rounds=5,
-        rank=None,
-        mogrifier_dropout=0.0,
-        mogrifier_l2=0.0,
-        **kwargs,
+        self, units, *, rounds=5, rank=None, mogrifier_dropout=0.0, mogrifier_l2=0.0, **kwargs
     ):
         if kwargs.get("mask_per_gate"):
             required = "must be False for the Mogrifier,"
