@@ -852,6 +852,9 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     assert cli.json(f"{evaluate} --fractions 50 25 25")["tokens"] == 10 * 6 - 1
     assert cli.json(f"{evaluate} --fractions 25 50 25 --split valid")["tokens"] == 20 * 6 - 1
     assert "`--fractions` needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
+    (tmp_path / "own.txt").write_text("the cat sees the dog")
+    assert cli.json(evaluate)["tokens"] == 6 - 1
+    assert "must have enough lines" in cli.refused(f"{evaluate} --split test")
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dualnet import corpora
 from dualnet.corpora import Vocabulary, cached_ids, encoding, token_batches
+from dualnet.corpora.corpus import load_whole
 from dualnet.corpora.token_batches import TokenBatches
 from dualnet.text import plain_text
 from tests import test_corpora
@@ -56,6 +57,25 @@ def is_mapped(tokens):
             return True
         tokens = tokens.base
     return False
+
+
+@pytest.mark.parametrize("text", ["the cat sat\nThe dog sat\n\nthe end\n", "the cat", "\n"])
+@pytest.mark.parametrize("documents", ["line", "blank-line"])
+def test_a_whole_file_needs_no_line_or_document_to_divide_it(text, documents, tmp_path, cache):
+    (tmp_path / "text.txt").write_text(text)
+    vocabulary = Vocabulary(("<eos>", "<unk>", "the", "cat"), documents=documents)
+    if not text.strip() and documents == "blank-line":
+        with pytest.raises(ValueError, match="must not be empty"):
+            load_whole(tmp_path / "text.txt", vocabulary)
+        return
+    for _ in range(2):  # written, and read again
+        corpus = load_whole(tmp_path / "text.txt", vocabulary)
+        expected = vocabulary.encode(text)
+        if not text.endswith("\n") or documents == "blank-line":
+            expected = np.append(expected, 0)
+        np.testing.assert_array_equal(corpus.test, expected)
+        assert (len(corpus.train), len(corpus.valid), corpus.name) == (0, 0, "text")
+        assert is_mapped(corpus.test) and len([*cache.iterdir()]) == 1
 
 
 def check(corpus, texts=TEXTS, mapped=True):

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import choice, count, field
@@ -29,6 +27,7 @@ from dualnet.cli.options import (
 )
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
+from dualnet.corpora.corpus import load_whole
 from dualnet.metrics import METRICS
 from dualnet.requests import RULES, DynamicEvaluating, Evaluating, Learning, check_temperature
 from dualnet.runs import Run
@@ -135,8 +134,8 @@ def evaluate(options: Evaluate) -> None:
     if options.keep is not None:
         _check_keep(options.keep, run)
     is_whole = options.split is None and _is_whole(options, run)
-    fractions = [1.0, 1.0, 1.0] if is_whole else options.fractions  # so that three lines suffice
-    check_corpus(options.corpus, {"fractions": fractions})
+    if not is_whole:
+        check_corpus(options.corpus, {"fractions": options.fractions})
     settings = options.evaluation()
     if options.dynamic and options.rule != "published":
         DynamicEvaluating(**run.learning(options.rule, settings))
@@ -151,11 +150,13 @@ def evaluate(options: Evaluate) -> None:
     if translates:
         evaluate_translator(options, run, model)
         return
-    corpus = corpus_of(run, model, options.corpus, fractions)
-    vocabulary_of(model)
-    split = "whole" if is_whole else options.split or "test"
-    of_split = [corpus.split(name) for name in (SPLITS if split == "whole" else [split])]
-    tokens = of_split[0] if len(of_split) == 1 else np.concatenate(of_split)
+    vocabulary, split = vocabulary_of(model), options.split or "test"
+    if is_whole:
+        corpus = load_whole(options.corpus or "", vocabulary)
+    else:
+        corpus = corpus_of(run, model, options.corpus, options.fractions)
+    tokens = corpus.split(split)
+    split = "whole" if is_whole else split
     notes: dict[str, Any] = {}  # added to the result
     if options.cache is not None:
         notes["cache"] = _cache_settings(options.cache, run, corpus.name)

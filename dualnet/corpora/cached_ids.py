@@ -81,6 +81,8 @@ class _OnDisk(Store):
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        for split in SPLITS:  # one may be empty
+            (folder / f"{split}.numbers").touch()
 
     def append(self, split: str, numbers: np.ndarray) -> None:
         with open(self._folder / f"{split}.numbers", "ab") as file:

@@ -206,6 +206,22 @@ def load(
     settings = Settings(
         lowercase=lowercase, vocabulary=vocabulary, tokenizer=named, documents=documents, **sizes
     )
+    return _read(text, settings, suits=suits)
+
+
+def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
+    """Return a corpus of one text file, read with `vocabulary`, all of which is its test split."""
+    path, documents, lowercase = Path(path).expanduser(), vocabulary.documents, vocabulary.lowercase
+    files: sources.Files = {**dict.fromkeys(SPLITS, ()), "test": (sources.Part(path),)}
+    text = Text(path.stem, str(path.resolve()), files, documents, lowercase)
+    settings = Settings(
+        lowercase=lowercase, vocabulary=vocabulary, tokenizer=vocabulary.kind, documents=documents
+    )
+    return _read(text, settings)
+
+
+def _read(text: Text, settings: Settings, *, suits: bool = False) -> Corpus:
+    """Return the corpus of a text; if its tokeniser is what `suits` it, with a note."""
     to_ids = cached_ids.cached if cached_ids.is_large(text) else encode
     encoded = to_ids(text, settings)
     return Corpus(
@@ -213,12 +229,12 @@ def load(
         **encoded.splits,
         vocabulary=encoded.vocabulary,
         sha256=encoded.sha256,
-        lowercase=lowercase,
+        lowercase=settings.lowercase,
         source=text.source,
-        tokenizer=named,
+        tokenizer=settings.tokenizer,
         fractions=text.fractions,
-        vocabulary_size=vocabulary_size,
-        min_count=min_count,
+        vocabulary_size=settings.vocabulary_size,
+        min_count=settings.min_count,
         note=_note(text, encoded.vocabulary) if suits else "",
     )
 

@@ -110,7 +110,7 @@ class Store:
 
     def finish(self, split: str, ids: np.ndarray | None) -> np.ndarray:
         """Return `ids[numbers]`, or the numbers, int32 `(num_tokens,)`, and discard them."""
-        numbers = np.concatenate(self._chunks.pop(split))
+        numbers = np.concatenate([np.empty(0, "int32"), *self._chunks.pop(split)])
         return numbers if ids is None else ids[numbers]
 
 

@@ -25,6 +25,7 @@ from dualnet.requests import Evaluating, Scoring
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
 PATIENCE = 2
+SENTENCES = 4096  # that are read together, in bounded memory
 Answers = list[dict[str, np.ndarray]]  # of each pass, by name
 
 
@@ -246,17 +247,17 @@ def _sentences(model: LanguageModel, tokens: np.ndarray, *, whole: bool) -> _Pla
     starts = np.append(0, ends[:-1])
     first = np.append(eos_id, tokens[: ends[0]]).astype(np.int32)
     lengths = ends - starts
-    batches = [(*scoring.shape(lengths), np.arange(len(ends)))]
-    if whole:
-        order = np.argsort(lengths)
-        steps = [scoring.power_of_two(min(n, scoring.WORK)) for n in lengths[order]]
-        rows = scoring.WORK // steps[-1]
-        firsts = range(0, len(order), rows)
-        batches = [(rows, steps[first:][:rows][-1], order[first:][:rows]) for first in firsts]
+    order, count = np.arange(len(ends)), SENTENCES
+    if whole:  # with those of similar length
+        order = np.argsort(lengths, kind="stable")
+        count = scoring.WORK // scoring.power_of_two(min(lengths.max(), scoring.WORK))
 
     def parts():
-        for rows, steps, batch in batches:
-            yield rows, steps, [(starts[i], ends[i]) for i in batch]
+        for begin in range(0, len(order), count):
+            batch = order[begin : begin + count]
+            steps = scoring.power_of_two(min(lengths[batch[-1]], scoring.WORK))
+            shape = (count, steps) if whole else scoring.shape(lengths[batch])
+            yield *shape, [(starts[i], ends[i]) for i in batch]
 
     # Every other sentence follows the <eos> of the one before it.
     return _Plan(
