@@ -843,7 +843,7 @@ def test_a_run_whose_text_has_changed_is_refused(cli, run, folder, tmp_path):
     assert "perplexity" in cli(f"evaluate {tmp_path}/model.keras --corpus {folder}")
 
 
-def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_path):
+def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_path, monkeypatch):
     (tmp_path / "own.txt").write_text("the cat sees the dog\n" * 40)
     evaluate = f"evaluate {run} --corpus {tmp_path}/own.txt"
     whole = cli.json(evaluate)
@@ -855,6 +855,9 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     (tmp_path / "own.txt").write_text("the cat sees the dog")
     assert cli.json(evaluate)["tokens"] == 6 - 1
     assert "must have enough lines" in cli.refused(f"{evaluate} --split test")
+    (tmp_path / "wikitext-103").write_text("the cat sees the dog")
+    monkeypatch.chdir(tmp_path)
+    assert "not on this machine" in cli.refused(f"evaluate {run} --corpus wikitext-103")
 
 
 @pytest.mark.slow

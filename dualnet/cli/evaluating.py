@@ -27,7 +27,7 @@ from dualnet.cli.options import (
 )
 from dualnet.cli.translating import PROTOCOLS, evaluate_translator
 from dualnet.corpora import SPLITS
-from dualnet.corpora.corpus import load_whole
+from dualnet.corpora.corpus import NAMES, load_whole
 from dualnet.metrics import METRICS
 from dualnet.requests import RULES, DynamicEvaluating, Evaluating, Learning, check_temperature
 from dualnet.runs import Run
@@ -304,7 +304,7 @@ def _is_whole(options: Evaluate, run: Run) -> bool:
     """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
     corpus = options.corpus
     needs_splits = options.temperature == "best" or (options.rule == "rms" and not run.is_folder)
-    if corpus is None or options.fractions or needs_splits:
+    if corpus is None or corpus in NAMES or options.fractions or needs_splits:
         return False
     own = os.path.realpath(run.trained_on.get("source", ""))
     return os.path.isfile(corpus) and os.path.realpath(corpus) != own
