@@ -26,7 +26,7 @@ RECORDS = [  # file, groups, corpus, machine, precision
     ("2026-11-24-claims.csv", ["claims"], "PTB", XEON, "float32"),
     ("2026-11-25-claims.csv", ["claims"], "PTB", XEON, "bfloat16"),
     ("2026-11-25-headline.csv", ["headline"], "PTB", XEON, "bfloat16"),
-    ("2026-11-26-rewired.csv", ["rewired"], "PTB", EPYC, "bfloat16"),
+    ("2026-11-27-rewired.csv", ["rewired"], "PTB", EPYC, "bfloat16"),
     ("2026-11-27-english.csv", ["english"], "English", EPYC, "bfloat16"),
 ]
 SIZES = {
