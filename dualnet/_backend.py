@@ -6,6 +6,7 @@ import itertools
 import weakref
 
 import keras
+import numpy as np
 from keras import ops
 
 _gradient_numbers = itertools.count()  # make the names registered with TensorFlow unique
@@ -248,6 +249,32 @@ def like(carry, new):
     return keras.tree.map_structure(
         lambda old, tensor: ops.reshape(ops.cast(tensor, old.dtype), ops.shape(old)), carry, new
     )
+
+
+def values_of(variables):
+    """Return copies of the values of `variables`."""
+    # In NumPy: on JAX, a step donates the memory of variables.
+    return [np.array(ops.convert_to_numpy(variable)) for variable in variables]
+
+
+def assign_all(variables, values):
+    """Assign to each of `variables` its value."""
+    for variable, value in zip(variables, values):
+        variable.assign(value)
+
+
+@contextlib.contextmanager
+def restoring(variables, *, keep=False):
+    """Restore the values of `variables` in the end, bit for bit; with `keep` only on error."""
+    before = values_of(variables)
+    try:
+        yield
+    except BaseException:
+        keep = False
+        raise
+    finally:
+        if not keep:
+            assign_all(variables, before)
 
 
 def double_precision():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from dualnet._backend import assign_all, restoring
 from dualnet._checks import ArgumentError, checked
 from dualnet._fields import documented
 from dualnet.adaptation.learner import SegmentLearner, make_learner
@@ -209,7 +210,7 @@ def learning(
     step_size = StepSize(model, request, by_text=by_text, valid=valid)
     rule, settings = step_size.rule, step_size.settings
     weights = list(which.weights.values())
-    with changing([*which.trainable.values()]), _restored(weights, keep=keep):
+    with changing([*which.trainable.values()]), restoring(weights, keep=keep):
         with unfrozen(model), which.learning(), whole_batches():
             optimizer = _optimizer(which, rule, settings, statistics)
             learner = make_learner(which.graph, optimizer, batch_size=1)
@@ -263,21 +264,6 @@ def _not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentEr
     return ArgumentError("learning_rate", message, " Take a smaller one, or set clipnorm.")
 
 
-@contextlib.contextmanager
-def _restored(weights: list[Any], *, keep: bool) -> Iterator[None]:
-    """Restore the values of `weights` in the end; with `keep` only on error."""
-    initial = [ops.convert_to_numpy(weight).copy() for weight in weights]
-    try:
-        yield
-    except BaseException:
-        keep = False
-        raise
-    finally:
-        if not keep:
-            for weight, value in zip(weights, initial):
-                weight.assign(value)
-
-
 # The last learner of each model, and what its step is made of.
 _learners: weakref.WeakKeyDictionary[LanguageModel, tuple[list[Any], SegmentLearner]]
 _learners = weakref.WeakKeyDictionary()
@@ -288,8 +274,7 @@ def _compiled(model: LanguageModel, step: list[Any], learner: SegmentLearner) ->
     kept, last = _learners.pop(model, (None, learner))  # after an error, none is kept
     if kept != step:
         return learner
-    for variable, value in zip(last.state, learner.state):
-        variable.assign(value)
+    assign_all(last.state, learner.state)
     return last
 
 

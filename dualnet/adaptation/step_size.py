@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from keras import ops
 
+from dualnet._backend import assign_all, values_of
 from dualnet._checks import ArgumentError, as_texts
 from dualnet.adaptation.learner import SegmentLearner
 from dualnet.builders import LanguageModel
@@ -102,11 +102,10 @@ class StepSize:
         count = sum(len(ids) - 1 for ids in segments)
         _say(f"Finding the learning rate of {self.rule!r} on {count:,} tokens of validation text")
         state = [*learner.trainable_variables, *learner.optimizer.variables]
-        before = [np.array(ops.convert_to_numpy(variable)) for variable in state]
+        before = values_of(state)
 
         def restore() -> None:
-            for variable, value in zip(state, before):
-                variable.assign(value)
+            assign_all(state, before)
             learner.stream_state.restart()
 
         def loss_of(rate: float) -> float:

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 
 from dualnet import _files
+from dualnet._backend import assign_all
 from dualnet._checks import check_count, check_fields
 from dualnet._files import sha256_of, sha256_of_data
 from dualnet.builders import LanguageModel
@@ -114,8 +115,7 @@ def restore(
             message = f"Checkpoint {str(path)!r} is damaged: {error}. Trying the one before."
             print(message, file=sys.stderr, flush=True)
             continue
-        for variable, array in zip(_variables(model), arrays):
-            variable.assign(array)
+        assign_all(_variables(model), arrays)
         for broken in damaged:
             shutil.rmtree(broken)
         for saved in filter(Path.is_file, (path / name for name in BEST)):

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
 from dualnet import _tensorboard
+from dualnet._backend import assign_all, restoring, values_of
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
 from dualnet.corpora import PairCorpus
@@ -126,7 +127,7 @@ class Recorder(keras.callbacks.Callback):
         self.stream_state = model.training_rows.read(None)
         stopped = self.state.stopped and self.first_step  # by a callback
         if stopped or self.first_step == self.steps:  # only the validation is left
-            _assign(model.metrics_variables, self.state.metrics)
+            assign_all(model.metrics_variables, self.state.metrics)
             self._tell_of_epoch(plan.epoch - 1)
         else:
             epoch = f"epoch {plan.epoch}/{plan.last}"
@@ -261,7 +262,7 @@ class Recorder(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if self.first_step:  # resumed within the epoch: Keras has reset everything
             self.model.training_rows.write(self.stream_state)
-            _assign(self.model.metrics_variables, self.state.metrics)
+            assign_all(self.model.metrics_variables, self.state.metrics)
         self._tell_of_epoch(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
@@ -357,9 +358,8 @@ class Recorder(keras.callbacks.Callback):
         """Start a round of fine-tuning from the best weights, with a fresh optimizer."""
         model = self.start.model
         random_states = model.core.non_trainable_variables  # these continue
-        before = [*map(_copy, random_states)]
-        load_weights(model, self.start.folder / WEIGHTS)
-        _assign(random_states, before)
+        with restoring(random_states):
+            load_weights(model, self.start.folder / WEIGHTS)
         optimizer_of(model).begin_anew()
 
     def _check_weights(self) -> None:
@@ -478,22 +478,9 @@ def told_time(seconds: float, epochs: int) -> str:
 def _weights_in(model: LanguageModel, values: list[Any] | None) -> Iterator[None]:
     """Replace the weights of `model` by `values`, if any; restore them bit for bit afterwards."""
     weights = [] if values is None else model.trainable_variables
-    before = [*map(_copy, weights)]
-    try:
-        _assign(weights, [*map(_copy, values or ())])
+    with restoring(weights):
+        assign_all(weights, values_of(values or ()))
         yield
-    finally:
-        _assign(weights, before)
-
-
-def _copy(variable: Any) -> np.ndarray:
-    # In NumPy: on JAX, a step donates the memory of the weights.
-    return np.array(keras.ops.convert_to_numpy(variable))
-
-
-def _assign(variables: list[Any], values: list[Any]) -> None:
-    for variable, value in zip(variables, values):
-        variable.assign(value)
 
 
 class _Remaining(keras.utils.PyDataset):
