@@ -191,7 +191,7 @@ def train(
             _tell_of_text(start.corpus)
         interrupts = stack.enter_context(Interrupts())
         recorder = Recorder(start, interrupts, told, checkpoint_steps, show=progress)
-        stack.callback(recorder.close)
+        stack.callback(recorder.bar.stop)
 
         def next_epoch() -> Plan | None:
             state = start.progress

@@ -71,7 +71,7 @@ class Recorder(keras.callbacks.Callback):
         self.refreshed = self.drawn = self.logged = -math.inf  # times
         self.is_timed = False
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
-        self.events: _tensorboard.EventWriter | None = None
+        self.num_events = 0  # epochs that this process has written for TensorBoard
         columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
         self.bar = Progress(
             "{task.description}", *columns, "left  {task.fields[figures]}",
@@ -230,15 +230,13 @@ class Recorder(keras.callbacks.Callback):
         writer.writeheader()
         writer.writerows(history)
         write_whole(folder / "metrics.csv", text.getvalue())
-        rows = history[-1:]
-        if self.events is None:  # a fresh file, so that a resumed run has each epoch once
-            (folder / "tensorboard").mkdir(exist_ok=True)
-            file = _tensorboard.new_file(folder / "tensorboard")
-            self.events, rows = _tensorboard.EventWriter(file), history
-        for row in rows:
+        events = []
+        for row in history[self.num_events :]:
             scalars = {tag: value for tag, value in row.items() if tag != "phase"}
-            self.events.write_scalars(int(row["epoch"]), scalars)
-        self.events.file.flush()
+            events.append((int(row["epoch"]), _tensorboard.scalars(scalars)))
+        # At first a fresh file, so that a resumed run has each epoch once.
+        _tensorboard.write(folder / "tensorboard", events, append=self.num_events > 0)
+        self.num_events = len(history)
         if draw:
             columns = {"valid": "val_perplexity", "train": "perplexity"}
             if self.is_two_tailed:
@@ -247,12 +245,6 @@ class Recorder(keras.callbacks.Callback):
             curves = {f"{model} {n}": [row[key] for row in history] for n, key in columns.items()}
             plot_curves(curves, folder / "curves.png")
             self.drawn = time.perf_counter()
-
-    def close(self) -> None:
-        """Close the progress bar and the event file."""
-        self.bar.stop()
-        if self.events is not None:
-            self.events.file.close()
 
     # --- hooks of Keras; on JAX, reading `self.model` synchronizes its variables
 
@@ -440,8 +432,8 @@ class Recorder(keras.callbacks.Callback):
         kept.drop_after(folder, self._words_read(self._steps_so_far()))
         self.callbacks.state = restored.callbacks
         self._save()
-        self.close()  # the next epoch writes all anew
-        self.events = None
+        self.bar.stop()
+        self.num_events = 0  # the next epoch writes all anew
         place = f"the end of epoch {best}" if best else "the start"
         factor = RESTART_FACTOR ** len(restarts)
         self._print(

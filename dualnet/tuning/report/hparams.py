@@ -28,24 +28,21 @@ def write_hparams(folder: Path, job: Job, rows: Iterable[Row]) -> None:
         metrics=[summary_v2.Metric("val_perplexity", display_name="validation perplexity")],
     )
     with folder_beside(folder / "tensorboard") as target:
-        with _tensorboard.new_file(target) as file:
-            _tensorboard.EventWriter(file).write(0, config)
+        _tensorboard.write(target, [(0, config)])
         for row in rows:
             drawn = {name: _convert(domains[name].dtype, row.drawn[name]) for name in row.drawn}
             end = time.time()
             start = end - (row.seconds or 0.0)
             begin = summary_v2.hparams_pb(drawn, trial_id=row.trial, start_time_secs=start)
-            (target / row.trial).mkdir()
-            with _tensorboard.new_file(target / row.trial) as file:
-                events = _tensorboard.EventWriter(file)
-                events.write(0, begin)
-                for epoch in read_epochs(folder / TRIALS / row.trial):
-                    curve = {"epoch_val_perplexity": epoch["val_perplexity"]}
-                    events.write_scalars(int(epoch["epoch"]), curve)
-                if row.val_perplexity is not None and math.isfinite(row.val_perplexity):
-                    metric = {"val_perplexity": row.val_perplexity}
-                    events.write_scalars(row.best_epoch or 0, metric)
-                events.write(0, _session_end(row.status, end))
+            events = [(0, begin)]
+            for epoch in read_epochs(folder / TRIALS / row.trial):
+                curve = {"epoch_val_perplexity": epoch["val_perplexity"]}
+                events.append((int(epoch["epoch"]), _tensorboard.scalars(curve)))
+            if row.val_perplexity is not None and math.isfinite(row.val_perplexity):
+                metric = {"val_perplexity": row.val_perplexity}
+                events.append((row.best_epoch or 0, _tensorboard.scalars(metric)))
+            events.append((0, _session_end(row.status, end)))
+            _tensorboard.write(target / row.trial, events)
 
 
 def _session_end(status: str, seconds: float) -> Any:
