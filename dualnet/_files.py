@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +26,10 @@ class NotARegularFileError(OSError):
 
 class TooLargeError(ValueError):
     """A file has more bytes than it may have."""
+
+
+class DamagedError(ValueError):
+    """A file is missing, or has changed since it was written."""
 
 
 @contextlib.contextmanager
@@ -201,6 +205,31 @@ def _check_no_file(name: str, folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         received = f"{str(folder)!r}, which is a file"
         raise FileExistsError(f"`{name}` must be a folder. Received: {received}.")
+
+
+def seal(folder: Path, name: str, body: Mapping[str, Any]) -> None:
+    """Write `body` into `folder` as JSON, with checksums of it and of all other files there."""
+    sums = {}
+    for path in sorted(folder.iterdir()):
+        flush(path)
+        sums[path.name] = sha256_of(path)
+    body = {**body, "files": sums}
+    write_whole(folder / name, json.dumps({**body, "sha256": sha256_of_data(body)}))
+
+
+def unseal(folder: Path, name: str) -> dict[str, Any]:
+    """Return what `seal` wrote; raise `DamagedError`, which names the file, unless all match."""
+    file = name
+    try:
+        body = read_json(folder / file) if (folder / file).is_file() else {}
+        if body.pop("sha256") != sha256_of_data(body):
+            raise ValueError
+        for file, expected in body.pop("files").items():
+            if not (folder / file).is_file() or sha256_of(folder / file) != expected:
+                raise ValueError
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise DamagedError(f"{file} is missing, or has changed since it was written") from None
+    return body
 
 
 def flush(path: StrPath) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualnet import corpora
+from dualnet import _files, corpora
 from dualnet.corpora import Vocabulary, cached_ids, encoding, token_batches
 from dualnet.corpora.corpus import load_whole
 from dualnet.corpora.token_batches import TokenBatches
@@ -207,9 +207,9 @@ def test_a_pickle_is_never_opened_even_if_its_checksum_is_right(tmp_path, cache)
     data = pickle.dumps(MakesFolder(tmp_path / "unpickled"))
     (folder / "test.npy").write_bytes(data)
     description = json.loads((folder / "ids.json").read_text())
-    del description["checksum"]
-    description["arrays"]["test"]["sha256"] = hashlib.sha256(data).hexdigest()
-    description["checksum"] = cached_ids._sha256_of(description)
+    del description["sha256"]
+    description["files"]["test.npy"] = hashlib.sha256(data).hexdigest()
+    description["sha256"] = _files.sha256_of_data(description)
     (folder / "ids.json").write_text(json.dumps(description))
     check(load(tmp_path / "text"))
     assert not (tmp_path / "unpickled").exists()

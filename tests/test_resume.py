@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import runs
+from dualnet import _files, runs
 from dualnet.runs import Run
 from dualnet.training import Recipe, checkpoints, recorder, start
 from dualnet.training.interrupts import Stopped
@@ -190,7 +190,7 @@ def replace_by_a_pipe(path):
 def give_other_values(path, **values):
     progress = {**json.loads(path.read_text()), **values}
     del progress["sha256"]
-    path.write_text(json.dumps({**progress, "sha256": checkpoints.sha256_of_data(progress)}))
+    path.write_text(json.dumps({**progress, "sha256": _files.sha256_of_data(progress)}))
 
 
 DAMAGES = [

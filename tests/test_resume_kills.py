@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import _tensorboard, runs
+from dualnet import _files, _tensorboard, runs
 from dualnet.cli import main
 from dualnet.training import checkpoints, recorder
 from dualnet.training.interrupts import Stopped
@@ -98,7 +98,7 @@ MOMENTS = [
     (SETTINGS, recorder.Recorder, "on_train_batch_end", STEPS),  # before the validation
     (SETTINGS, *IN_THE_SECOND_EPOCH),
     (SETTINGS, recorder, "write_weights", 2),  # the best weights are in no checkpoint yet
-    (SETTINGS, checkpoints, "sha256_of", 9),  # within a checkpoint
+    (SETTINGS, _files, "sha256_of", 9),  # within a checkpoint
     (SETTINGS, recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
     (AVERAGED, recorder.Recorder, "on_train_batch_end", STEPS + 5),
     (AVERAGED, recorder, "write_weights", 2),  # the averages replace the weights

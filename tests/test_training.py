@@ -16,7 +16,7 @@ from keras import ops
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 import dualnet
-from dualnet import analysis, runs, training, zoo
+from dualnet import _files, analysis, runs, training, zoo
 from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, recorder, start
@@ -309,7 +309,7 @@ def test_no_file_that_is_loaded_can_run_code(corpus, copy, tmp_path):
     progress["files"]["state.npz"] = checkpoints.sha256_of(newest / "state.npz")
     progress.pop("sha256")
     (newest / "progress.json").write_text(
-        json.dumps({**progress, "sha256": checkpoints.sha256_of_data(progress)})
+        json.dumps({**progress, "sha256": _files.sha256_of_data(progress)})
     )
     card = runs.read_card(copy)
     request = start.Request(copy, card, corpus, None, "", {})

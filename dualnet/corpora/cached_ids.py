@@ -6,8 +6,6 @@ that the ids depend on. A folder appears as a whole or not at all, and a damaged
 """
 
 import contextlib
-import hashlib
-import json
 import mmap
 import shutil
 from collections.abc import Iterator
@@ -17,14 +15,21 @@ from typing import Any
 import filelock
 import numpy as np
 
-from dualnet._files import folder_beside, read_json, remove_unfinished, sha256_of
+from dualnet._files import (
+    folder_beside,
+    remove_unfinished,
+    seal,
+    sha256_of,
+    sha256_of_data,
+    unseal,
+)
 from dualnet.corpora.encoding import Encoded, Settings, Store, Text, encode
 from dualnet.corpora.sources import SPLITS, cache_folder
 from dualnet.text import load_tokenizer
 
 LARGE_BYTES = 16 << 20  # the ids of larger texts are on disk
 CHUNK_TOKENS = 1 << 21
-FORMAT = 5  # increases when the ids of a text change
+FORMAT = 6  # increases when the ids of a text change, or the files that hold them
 DESCRIPTION = "ids.json"
 
 
@@ -45,7 +50,7 @@ def cached(text: Text, settings: Settings) -> Encoded:
         split: ", ".join(str(part).replace(str(part.path), sums[part.path]) for part in parts)
         for split, parts in text.files.items()
     }
-    key = _sha256_of({"format": FORMAT, "sources": sources, "settings": _as_data(settings)})
+    key = sha256_of_data({"format": FORMAT, "sources": sources, "settings": _as_data(settings)})
     folder = cache_folder() / "ids" / key
     encoded = _open(folder, settings)
     if encoded is None:
@@ -121,37 +126,23 @@ def _build(folder: Path, sources: dict[str, str], text: Text, settings: Settings
 
 def _write(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> None:
     encoded = encode(text, settings, _OnDisk(folder))
-    words = folder / encoded.vocabulary.file_name
-    encoded.vocabulary.save(words)
-    description = {
-        "format": FORMAT,
-        "sources": sources,
-        "settings": _as_data(settings),
-        "arrays": {split: {"sha256": sha256_of(folder / f"{split}.npy")} for split in SPLITS},
-        "vocabulary": words.name,
-        "vocabulary_sha256": sha256_of(words),
-        "sha256": encoded.sha256,
-    }
-    description["checksum"] = _sha256_of(description)
-    (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), "utf-8")
+    words = encoded.vocabulary.file_name
+    encoded.vocabulary.save(folder / words)
+    made_from = {"format": FORMAT, "sources": sources, "settings": _as_data(settings)}
+    seal(folder, DESCRIPTION, {**made_from, "vocabulary": words, "text_sha256": encoded.sha256})
 
 
 def _open(folder: Path, settings: Settings) -> Encoded | None:
     """Return the ids in `folder`, or None if a checksum is wrong or missing."""
     try:
-        description = read_json(folder / DESCRIPTION)
-        checksum, words = description.pop("checksum"), folder / description["vocabulary"]
-        sums = {f"{split}.npy": description["arrays"][split]["sha256"] for split in SPLITS}
-        sums[words.name] = description["vocabulary_sha256"]
-        sums_on_disk = {name: sha256_of(folder / name) for name in sums}
-        if checksum != _sha256_of(description) or sums_on_disk != sums:
-            return None
+        description = unseal(folder, DESCRIPTION)
+        words = folder / description["vocabulary"]
         vocabulary = settings.vocabulary or load_tokenizer(
             words, documents=settings.documents, lowercase=settings.lowercase
         )
         splits = {split: mapped(folder / f"{split}.npy") for split in SPLITS}
-        return Encoded(splits, vocabulary, description["sha256"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return Encoded(splits, vocabulary, description["text_sha256"])
+    except (OSError, ValueError):
         return None
 
 
@@ -170,7 +161,3 @@ def _as_data(settings: Settings) -> dict[str, Any]:
 def _stamps(text: Text) -> list[tuple[int, int]]:
     stats = map(Path.stat, text.paths())
     return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
-
-
-def _sha256_of(data: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import shutil
 import sys
 import zipfile
@@ -15,7 +14,7 @@ import numpy as np
 from dualnet import _files
 from dualnet._backend import assign_all
 from dualnet._checks import check_count, check_fields
-from dualnet._files import sha256_of, sha256_of_data
+from dualnet._files import DamagedError, sha256_of
 from dualnet.builders import LanguageModel
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
 from dualnet.training.optimizers import state_of
@@ -62,13 +61,7 @@ def save(
             np.savez(unfinished / STATE, **arrays)  # type: ignore[arg-type]
             for weights in filter(Path.is_file, (folder / name for name in BEST)):
                 shutil.copyfile(weights, unfinished / weights.name)
-            sums = {}
-            for path in sorted(unfinished.iterdir()):
-                _files.flush(path)
-                sums[path.name] = sha256_of(path)
-            body = {**dataclasses.asdict(progress), "files": sums}
-            text = json.dumps({**body, "sha256": sha256_of_data(body)})
-            _files.write_whole(unfinished / PROGRESS, text)
+            _files.seal(unfinished, PROGRESS, dataclasses.asdict(progress))
         with contextlib.suppress(OSError):  # not every system can flush a folder
             _files.flush(parent)
         newest = _newest_first(folder)
@@ -108,9 +101,9 @@ def restore(
         try:
             progress = _read(path)
             if progress.step > steps or (run and progress.run not in ("", run)):
-                raise _DamagedError("it belongs to another run")
+                raise DamagedError("it belongs to another run")
             arrays = _load_arrays(path / STATE, _variables(model))
-        except _DamagedError as error:
+        except DamagedError as error:
             damaged.append(path)
             message = f"Checkpoint {str(path)!r} is damaged: {error}. Trying the one before."
             print(message, file=sys.stderr, flush=True)
@@ -138,13 +131,9 @@ def exist(folder: Path) -> bool:
 def peek(folder: Path) -> Progress | None:
     """Return the progress of the newest intact checkpoint, without loading its variables."""
     for path in _newest_first(folder):
-        with contextlib.suppress(_DamagedError):
+        with contextlib.suppress(DamagedError):
             return _read(path)
     return None
-
-
-class _DamagedError(Exception):
-    pass
 
 
 def _newest_first(folder: Path, epoch: int | None = None) -> list[Path]:
@@ -159,27 +148,13 @@ def _name(epochs: int, step: int) -> str:
 
 def _read(path: Path) -> Progress:
     """Return the progress of the checkpoint `path` after verifying all its files."""
-    if not (path / PROGRESS).is_file():  # a pipe would be waited for
-        raise _DamagedError(f"{PROGRESS} is missing")
-    try:
-        body = _files.read_json(path / PROGRESS)
-        intact = body.pop("sha256") == sha256_of_data(body)
-        files = body.pop("files").items()
-    except (ValueError, KeyError, AttributeError, TypeError):
-        intact, files = False, ()
-    if not intact:
-        raise _DamagedError(f"{PROGRESS} has changed since it was written")
-    for name, expected in files:
-        if not (path / name).is_file():
-            raise _DamagedError(f"{name} is missing")
-        if sha256_of(path / name) != expected:
-            raise _DamagedError(f"{name} has changed since it was written")
+    body = _files.unseal(path, PROGRESS)
     try:
         progress = Progress(**body)
         check_fields(progress)
         check_count("step", progress.step, least=0)
     except (TypeError, ValueError):
-        raise _DamagedError(f"{PROGRESS} is of another release") from None
+        raise DamagedError(f"{PROGRESS} is of another release") from None
     return progress
 
 
@@ -201,9 +176,9 @@ def _load_arrays(path: Path, variables: list[Any]) -> list[np.ndarray]:
         with np.load(path, allow_pickle=False) as stored:
             arrays = [stored[name] for name in sorted(stored.files)]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise _DamagedError(f"{path.name} holds no numeric arrays") from error
+        raise DamagedError(f"{path.name} holds no numeric arrays") from error
     shapes = [tuple(variable.shape) for variable in variables]
     # 0.2.0.dev0 left out the last one of Nadam in float16.
     if [array.shape for array in arrays] not in (shapes, shapes[:-1]):
-        raise _DamagedError(f"{path.name} holds the state of another model")
+        raise DamagedError(f"{path.name} holds the state of another model")
     return arrays
