@@ -16,7 +16,6 @@ from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
 from dualnet.requests import AUTO, Learning
-from dualnet.runs.loading import run_of
 
 TOKENS = 5000  # of the validation text that are read with each learning rate
 MOST = 6  # learning rates that are tried
@@ -28,7 +27,7 @@ Learn = Callable[..., float]
 
 def with_own_settings(model: LanguageModel, request: Learning, *, by_text: bool) -> Learning:
     """Return `request` with the rule and settings of a shipped model, if it names no rule."""
-    run = run_of(model)
+    run = model.run
     if request.rule is not None or run is None or not run.is_shipped:
         return request
     names = [*Learning.names()[1:], "sequence_length"]
@@ -54,7 +53,7 @@ class StepSize:
         self.model, self.by_text = model, by_text
         self.rule, self.settings = request.rule or "nadam", request.of_rule()
         self.which = request.which()
-        self.run = run_of(model)
+        self.run = model.run
         self.valid = valid
         rate = request.learning_rate
         self.is_asked = rate == AUTO or (rate is None and valid is not None)

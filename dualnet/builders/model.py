@@ -71,6 +71,7 @@ class LanguageModel(ClearsAllGradients):
         vocabulary: `dualnet.text.Tokenizer` or None. Saved with the model; `fit` takes it
             from the batches of a corpus.
         vocabulary_size: int.
+        run: `dualnet.runs.Run` or None. The RUN folder that has its weights. Not saved.
         state_size: list of int, the sizes of the states.
         loss_reduction: "mean" over all tokens of a batch (the default), or "sum" over time of
             the mean over rows, as some papers have it: their learning rates and penalties
@@ -118,6 +119,7 @@ class LanguageModel(ClearsAllGradients):
         self.training_rows = StreamState(self.state_size, name="training_rows")
         self.evaluation_rows = StreamState(self.state_size, name="evaluation_rows")
         self.perplexity_metric = Perplexity(name="perplexity")
+        self.run: Any = None  # a `dualnet.runs.Run`, which is of a room above
         self.loss_reduction = "mean"
         self.label_smoothing = 0.0
         self.dropout_samples = 1

@@ -142,7 +142,6 @@ def evaluate(options: Evaluate) -> None:
     quietly("dualnet.evaluation")
     from dualnet import adaptation, builders, evaluation
     from dualnet.evaluation.arguments import vocabulary_of
-    from dualnet.runs.loading import remember, run_of
 
     model = run.model()
     translates = isinstance(model, builders.TranslationModel)
@@ -163,8 +162,8 @@ def evaluate(options: Evaluate) -> None:
         # Of a text, a cache remembers no more words than it has.
         longest = max(len(tokens), *(len(corpus.split(each)) for each in SPLITS))
         size = min(check_count("size", notes["cache"]["size"], least=1), longest)
-        cached = builders.with_cache(model, **{**notes["cache"], "size": size})
-        model = remember(cached, run_of(model))
+        model = builders.with_cache(model, **{**notes["cache"], "size": size})
+        model.run = run if run.is_folder else None
     trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)

@@ -4,7 +4,6 @@ import collections
 import json
 import tempfile
 import warnings
-import weakref
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -60,21 +59,6 @@ def _check_config(path: Path) -> None:
         raise ValueError(f"its config.json has {objects:,} layers, above {MOST_OBJECTS:,}")
 
 
-_runs: weakref.WeakKeyDictionary[LanguageModel, Any] = weakref.WeakKeyDictionary()
-
-
-def remember(model: LanguageModel, run: Any) -> LanguageModel:
-    """Return `model`, of which `run_of` will tell that it has the weights of `run`."""
-    if run is not None:
-        _runs[model] = run
-    return model
-
-
-def run_of(model: LanguageModel) -> Any:
-    """Return the `Run` of the folder that a model was loaded from, None for any other."""
-    return _runs.get(model)
-
-
 def build_with_weights(card: Card, run: Any) -> LanguageModel:
     """Return the model of `card`, with the tokenisers and the best weights of its `Run`."""
     model = BUILDERS[card.builder](**card.config, name=card.name)
@@ -86,6 +70,7 @@ def build_with_weights(card: Card, run: Any) -> LanguageModel:
         # Keras only warns when it leaves layers at their random weights.
         warnings.simplefilter("error", UserWarning)
         load_weights(model, run.path / WEIGHTS)
+    model.run = run
     return model
 
 

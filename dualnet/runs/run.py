@@ -179,14 +179,13 @@ class Run:
             raise _missing(self.path, name, "Resume the run with --resume, or train again.")
         self.check_sums()
         try:
-            model = loading.build_with_weights(card, self)
+            return loading.build_with_weights(card, self)
         except FileNotFoundError:
             raise
         except Exception as error:  # only possible in an edited folder without sums.json
             message = "The files of a RUN folder must belong together. Received: "
             received = f"{str(self.path)!r}, which was edited ({loading.first_line(error)})"
             raise ValueError(f"{message}{received}. Restore it, or train again.") from error
-        return loading.remember(model, self)
 
     def corpus(self) -> Corpus | PairCorpus:
         """Load the corpus that the model was trained on, with its vocabulary."""

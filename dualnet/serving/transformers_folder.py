@@ -12,9 +12,8 @@ from keras import ops
 
 from dualnet._checks import extra
 from dualnet.builders import LanguageModel, names_in
-from dualnet.runs.loading import run_of
 from dualnet.runs.model_cards import README, model_card
-from dualnet.runs.shipped import LICENCES
+from dualnet.runs.shipped import copy_licences
 from dualnet.text import EOS, UNK, SentencePieceTokenizer, Tokenizer, Vocabulary
 
 CLASSES = {
@@ -62,10 +61,8 @@ def write_transformers_folder(model: LanguageModel, folder: Path) -> None:
     write_modeling(folder)
     if tokenizer is not None:
         _write_tokenizer(folder, tokenizer)
-    run = run_of(model)
-    (folder / README).write_text(model_card(model, run, library="transformers"), "utf-8")
-    if run is not None and (run.path / LICENCES).is_file():
-        (folder / LICENCES).write_bytes((run.path / LICENCES).read_bytes())
+    (folder / README).write_text(model_card(model, model.run, library="transformers"), "utf-8")
+    copy_licences(folder, [] if model.run is None else [model.run.path])
 
 
 def write_modeling(folder: Path) -> None:

@@ -29,7 +29,7 @@ from dualnet.evaluation import evaluate as evaluate_text
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.requests import ReadingCorpus
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
-from dualnet.runs.loading import load_weights, remember
+from dualnet.runs.loading import load_weights
 from dualnet.runs.model_cards import README, model_card
 from dualnet.text import UNK, Vocabulary
 from dualnet.text.plain_text import tokenisation_warning
@@ -306,9 +306,8 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
-    run = runs.Run.open_folder(folder)
-    remember(model, run)
-    write_whole(folder / README, model_card(model, run))
+    model.run = runs.Run.open_folder(folder)
+    write_whole(folder / README, model_card(model, model.run))
     return Run(model, folder, results, history)
 
 
