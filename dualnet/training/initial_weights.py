@@ -11,9 +11,8 @@ from dualnet.builders import LanguageModel, Transfer, transfer, weight_names
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.requests import ReadingCorpus
-from dualnet.runs import load
+from dualnet.runs import Run
 from dualnet.runs.folder import LEARNT
-from dualnet.runs.shipped import find_run, names_of_shipped
 from dualnet.text import Tokenizer
 
 AnyCorpus = TypeVar("AnyCorpus", bound=Corpus | PairCorpus)
@@ -26,16 +25,12 @@ def is_gated(config: Mapping[str, Any]) -> bool:
 
 def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> LanguageModel | None:
     """Load the model to start from, or return None if `weights` is ""; a gate needs one."""
-    if weights and not find_run(weights).exists():
-        again = " The run has no checkpoint yet and needs it again: restore it, or train again."
-        message = "`weights` must be a RUN folder or a .keras file. Received: "
-        hint = f"{names_of_shipped()}{again * resume}"
-        raise FileNotFoundError(f"{message}{weights!r}, which does not exist. {hint}")
     if not weights and is_gated(config):
         message = "must be given: a gate is trained on a trained model. Received: "
         way_out = "Train the model with gate='none' first, then pass its RUN folder."
         raise ArgumentError("weights", f"{message}gate={config['gate']!r} alone. {way_out}")
-    return load(weights) if weights else None
+    again = " The run has no checkpoint yet and needs it again: restore it, or train again."
+    return Run.open(weights, name="weights", hint=again * resume).model() if weights else None
 
 
 def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
