@@ -74,9 +74,8 @@ class StepSize:
     def rate(self, learner: SegmentLearner, learn: Learn) -> float:
         """Return the learning rate that `learner` is to have; its weights are as before."""
         others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
-        key = {"rule": self.rule, **others, "by_text": self.by_text}
-        if self.which is not None:
-            key["adapt"] = as_texts(self.which)
+        which = None if self.which is None else as_texts(self.which)
+        key = {"rule": self.rule, **others, "by_text": self.by_text, "adapt": which}
         kept = self.run if self.valid is None else None
         record = kept.found_rate(key) if kept is not None else None
         if record is None:

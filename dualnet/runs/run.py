@@ -290,11 +290,9 @@ class Run:
 
     def found_rate(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record that `keep_rate` kept under `key` for the present weights, or None."""
-        for record in self._found_rates():
-            same_weights = key.get("adapt") == record.get("adapt")  # which neither has for all
-            if same_weights and key.items() <= record.items():
-                return record
-        return None
+        # An older record of all weights has no key `adapt`.
+        records = ({"adapt": None, **record} for record in self._found_rates())
+        return next((record for record in records if key.items() <= record.items()), None)
 
     def keep_rate(self, record: Mapping[str, Any]) -> None:
         """Keep a learning rate in the folder, if that may be written to."""
