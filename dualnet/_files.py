@@ -1,14 +1,16 @@
 """Writes files and folders so that a reader never sees them half written."""
 
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,6 +69,13 @@ def write_whole(path: StrPath, data: bytes | str) -> None:
     """Write a file under a temporary name, then rename it: it is written whole or not at all."""
     with written_beside(path) as temporary:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def write_csv(path: StrPath, rows: Iterable[Iterable[Any]]) -> None:
+    """Write a table whole or not at all, as `write_whole`."""
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    write_whole(path, text.getvalue())
 
 
 @contextlib.contextmanager

@@ -1,8 +1,6 @@
 """Runs the epochs of a training and saves what they produce: checkpoints, metrics, curves."""
 
 import contextlib
-import csv
-import io
 import math
 import sys
 import time
@@ -17,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemaining
 
 from dualnet import _tensorboard
 from dualnet._backend import assign_all, restoring, values_of
-from dualnet._files import write_whole
+from dualnet._files import write_csv
 from dualnet.builders import LanguageModel
 from dualnet.corpora import PairCorpus
 from dualnet.evaluation import translation_metrics
@@ -225,11 +223,9 @@ class Recorder(keras.callbacks.Callback):
     def write_tables(self, *, draw: bool = True) -> None:
         """Rewrite `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png`."""
         folder, history = self.start.folder, self.state.history
-        text = io.StringIO()
-        writer = csv.DictWriter(text, history[0])
-        writer.writeheader()
-        writer.writerows(history)
-        write_whole(folder / "metrics.csv", text.getvalue())
+        names = list(history[0])
+        rows = [[row[name] for name in names] for row in history]
+        write_csv(folder / "metrics.csv", [names, *rows])
         events = []
         for row in history[self.num_events :]:
             scalars = {tag: value for tag, value in row.items() if tag != "phase"}

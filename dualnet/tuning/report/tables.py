@@ -1,8 +1,6 @@
 """The trials of a search so far, and its tables: `trials.csv`, and `best.toml`."""
 
-import csv
 import dataclasses
-import io
 import json
 import math
 import shlex
@@ -12,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from dualnet._files import read_json, write_whole
+from dualnet._files import read_json, write_csv, write_whole
 from dualnet.corpora import NAMES
 from dualnet.runs import Run
 from dualnet.runs.folder import LEARNT, READ_AS, card_table, tokenizer_file
@@ -112,20 +110,18 @@ def write_tables(folder: Path, job: Job, rows: Sequence[Row]) -> None:
     space, empty where inactive, lists and booleans in JSON; a parameter with the name of another
     column is called `space.NAME`. The last column is the first line of the error message.
     """
-    text = io.StringIO()
-    writer = csv.writer(text)
     names = [parameter.name for parameter in job.space]
     taken = (*COLUMNS, *COMPARABLE, "message")
     known = [*COLUMNS, *(COMPARABLE if any(row.per_byte for row in rows) else ())]
     columns = [f"space.{name}" if name in taken else name for name in names]
-    writer.writerow([*known, *columns, "message"])
+    table = [[*known, *columns, "message"]]
     for row in rows:
         fields = [getattr(row, column) for column in known]
         drawn = [text_of(row.drawn[name]) if name in row.drawn else "" for name in names]
         message = next(iter(row.message.strip().splitlines()), "").strip()
         # A path in a message may not be valid UTF-8.
-        writer.writerow([*fields, *drawn, message.encode("utf-8", "replace").decode()])
-    write_whole(folder / "trials.csv", text.getvalue())
+        table.append([*fields, *drawn, message.encode("utf-8", "replace").decode()])
+    write_csv(folder / "trials.csv", table)
     if best := best_row(rows):
         write_best(folder, job, best, len(rows))
 
