@@ -65,7 +65,6 @@ class Recorder(keras.callbacks.Callback):
         self.interrupts, self.checkpoint_steps = interrupts, checkpoint_steps
         self.show = show and sys.stderr is not None
         self.draws = self.show and sys.stderr.isatty()
-        self.unsaved_steps = 0
         self.refreshed = self.drawn = self.logged = -math.inf  # times
         self.is_timed = False
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
@@ -270,7 +269,6 @@ class Recorder(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.state.step = self.first_step + batch + 1
         self.state.seconds = time.perf_counter() - self.started
-        self.unsaved_steps += 1
         self._keep(logs["loss"])
         self.callbacks.tell("on_train_batch_end", self.state.step - 1, logs=logs)
         self.state.stopped = bool(self.start.model.stop_training)
@@ -282,7 +280,7 @@ class Recorder(keras.callbacks.Callback):
             figures = f"{self._tokens()}  {speed:,.0f} tokens/s  "
             self._report(f"{figures}perplexity {float(logs['perplexity']):.1f}")
             self._tell_time()
-        due = self.unsaved_steps >= self.checkpoint_steps and self.state.step < self.steps
+        due = not self.state.step % self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
             self._check_loss(logs["loss"])
             _ = self.model  # synchronizes
@@ -360,7 +358,6 @@ class Recorder(keras.callbacks.Callback):
         self._check_weights()
         best = _best_epoch(self.state.history) if self.may_restart else None
         checkpoints.save(self.start.folder, self.start.model, self.state, best=best)
-        self.unsaved_steps = 0
         self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
 
     def _words_read(self, steps: int) -> int:
