@@ -218,9 +218,7 @@ def corpus_of(run: Run, model: Any, name: str | None, fractions: list[float] | N
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
     if name is None:
         return run.corpus()
-    words = model.vocabulary
-    lowercase = words is not None and words.lowercase
-    return corpora.load(name, lowercase=lowercase, vocabulary=words, fractions=fractions)
+    return corpora.load(name, vocabulary=model.vocabulary, fractions=fractions)
 
 
 def check_corpus(
