@@ -223,7 +223,7 @@ class Recorder(keras.callbacks.Callback):
         """Rewrite `metrics.csv`, the TensorBoard scalars and, with `draw`, `curves.png`."""
         folder, history = self.start.folder, self.state.history
         names = list(history[0])
-        rows = [[row[name] for name in names] for row in history]
+        rows = [[row.get(name, "") for name in names] for row in history]
         write_csv(folder / "metrics.csv", [names, *rows])
         events = []
         for row in history[self.num_events :]:
