@@ -1,6 +1,5 @@
 """Checks of arguments, shared by the whole package."""
 
-import builtins
 import contextlib
 import dataclasses
 import difflib
@@ -225,8 +224,9 @@ def checked(function: Function) -> Function:
 
     @functools.cache
     def kinds() -> dict[str, tuple[Any, bool]]:
-        names = function.__globals__
-        kinds = {name: _resolved(kind, names) for name, kind in function.__annotations__.items()}
+        names, hints = function.__globals__, function.__annotations__
+        arguments = hints.keys() & signature.parameters
+        kinds = {name: _resolved(hints[name], names) for name in arguments}
         return {name: (kind, {*_parts(kind)} <= NUMBERS) for name, kind in kinds.items()}
 
     @functools.wraps(function)
@@ -257,23 +257,8 @@ def _kinds_of(kind: Any) -> dict[str, Any]:
     return {field.name: _resolved(field.type, names) for field in dataclasses.fields(kind)}
 
 
-class _Named(type):
-    """The type of a class known by its name alone, which a module imports for type checkers."""
-
-    def __instancecheck__(cls, value: object) -> bool:
-        return cls.__name__ in {base.__name__ for base in type(value).__mro__}
-
-    def __getattr__(cls, name: str) -> type:
-        return _Named(name, (), {})
-
-
-class _Names(dict):
-    def __missing__(self, name: str) -> Any:
-        return getattr(builtins, name, None) or _Named(name, (), {})
-
-
-def _resolved(annotation: Any, names: Mapping[str, Any]) -> Any:
-    return eval(annotation, {}, _Names(names)) if isinstance(annotation, str) else annotation
+def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
+    return eval(annotation, names) if isinstance(annotation, str) else annotation
 
 
 def _check(name: str, value: Any, kind: Any) -> None:

@@ -7,8 +7,11 @@ import sys
 
 import pytest
 
-from dualnet.cli import WHERE_TO_BEGIN, console, main
+from dualnet import cli
+from dualnet.cli import console, main
 from dualnet.cli.parser import command_names, make_parser
+
+WHERE_TO_BEGIN = (cli.__doc__ or "").strip()
 
 
 def commands_of(text):

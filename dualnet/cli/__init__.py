@@ -1,24 +1,4 @@
-"""The command `dualnet`: parses, calls the library, prints.
-
-Results go to standard output, progress to standard error.
-"""
-
-import argparse
-import difflib
-import logging
-import os
-import re
-import sys
-import warnings
-from typing import Any
-
-from dualnet._checks import did_you_mean
-from dualnet.cli.command import Options
-from dualnet.cli.console import check_known, open_streams, printable, settings_of
-from dualnet.cli.parser import command_names, make_parser
-
-WHERE_TO_BEGIN = """\
-dualnet: recurrent language models that one can train, adapt, compare and serve.
+"""dualnet: recurrent language models that one can train, adapt, compare and serve.
 
 Where to begin:
   dualnet look --text "The ship was built in 1904." --output page.html
@@ -32,7 +12,25 @@ Where to begin:
                                     let it learn while it is scored
   dualnet generate runs/dual --prompt "The"
 
-dualnet --help lists all commands, dualnet COMMAND --help the options of one."""
+dualnet --help lists all commands, dualnet COMMAND --help the options of one.
+"""
+
+# `dualnet` alone prints the docstring. Results go to standard output, progress to standard error.
+
+import argparse
+import difflib
+import inspect
+import logging
+import os
+import re
+import sys
+import warnings
+from typing import Any
+
+from dualnet._checks import did_you_mean
+from dualnet.cli.command import Options
+from dualnet.cli.console import check_known, open_streams, printable, settings_of
+from dualnet.cli.parser import command_names, make_parser
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,7 +73,7 @@ def _run(arguments: list[str]) -> int:
         argcomplete.autocomplete(parser)
     options, rest = parser.parse_known_args(arguments)
     if options.command is None:
-        print(_version() if options.version else WHERE_TO_BEGIN)
+        print(_version() if options.version else inspect.cleandoc(__doc__ or ""))
         return 0
     if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
         options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
