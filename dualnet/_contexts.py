@@ -1,4 +1,6 @@
-"""Contexts: variables and a policy with a temporary value, standard error that is hidden."""
+"""Contexts: temporary values of variables and policies, hidden standard error, progress bars."""
+
+from __future__ import annotations
 
 import contextlib
 import os
@@ -6,7 +8,10 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 T = TypeVar("T")
 _STANDARD_ERROR = threading.RLock()  # held while it is redirected
@@ -61,3 +66,17 @@ def hidden_stderr(shows: Callable[[BaseException | None], bool]) -> Iterator[Non
             if shows(raised):
                 buffer.seek(0)
                 os.write(stderr, buffer.read())
+
+
+def progress_bar(*, show: bool, auto_refresh: bool = True) -> Progress:
+    """Return a bar on standard error, of tasks with a description and the field `figures`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    return Progress(
+        "{task.description}", *columns, "left  {task.fields[figures]}",
+        console=Console(stderr=True, force_jupyter=False),
+        auto_refresh=auto_refresh, transient=True, disable=not show,
+        redirect_stdout=False,  # else it would end up on standard error
+    )  # fmt: skip

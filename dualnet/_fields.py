@@ -281,14 +281,8 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
         signature = inspect.signature(function)
         function = checked(function)
         *own, _ = signature.parameters.values()  # the last one is `**arguments`
-        required = [
-            parameter
-            for parameter in own
-            if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty
-        ]
-        optional = [parameter for parameter in own if parameter not in required]
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*required, *fields.values(), *optional, *others]
+            parameters=[*own, *fields.values(), *others]
         )
         text = "\n".join(map(_entries, classes))
         docstring = inspect.cleandoc(function.__doc__ or "")

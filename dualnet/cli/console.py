@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dualnet import _contexts
 from dualnet._checks import ArgumentError, did_you_mean, finite
-from dualnet._contexts import hidden_stderr
 from dualnet.corpora.records import Files, Records, Texts
 
 
@@ -39,7 +39,7 @@ def quietly(module: str, *, seeds: bool = False) -> Any:
 def silence() -> AbstractContextManager[None]:
     """Hide standard error; show it if an exception is raised."""
     sys.stderr.flush()
-    return hidden_stderr(lambda error: isinstance(error, Exception))
+    return _contexts.hidden_stderr(lambda error: isinstance(error, Exception))
 
 
 class Table(NamedTuple):
@@ -83,10 +83,7 @@ def report(options: Any, result: Any, *parts: str | Table) -> None:
 
 def as_json(value: Any) -> str:
     """Return `value` as JSON to the letter, with None for nan and infinity, which JSON lacks."""
-    try:  # most have neither, and are not walked through here
-        return json.dumps(value, allow_nan=False, default=_jsonable)
-    except ValueError:
-        return json.dumps(_jsonable(value), allow_nan=False, default=str)
+    return json.dumps(_jsonable(value), allow_nan=False, default=str)
 
 
 def report_list(rows: Iterable[Any], around: Callable[[], tuple[str, str]]) -> None:
@@ -109,8 +106,6 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        if value.dtype.kind == "f" and np.isfinite(value).all():
-            return value.tolist()
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
@@ -163,18 +158,8 @@ def progress_bar(total: int | None, *, show: bool) -> Iterator[Callable[[int, st
 
     Nothing is shown unless `show` and standard error is a terminal.
     """
-    if not show or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda done, figures: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
-
-    columns = [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
-    console = Console(stderr=True, force_jupyter=False)
-    with Progress(
-        *columns, "left  {task.fields[figures]}", console=console, transient=True,
-        redirect_stdout=False,
-    ) as bar:  # fmt: skip
+    show = show and sys.stderr is not None and sys.stderr.isatty()
+    with _contexts.progress_bar(show=show) as bar:
         task = bar.add_task("", total=total, figures="")
         yield lambda done, figures: bar.update(task, completed=done, figures=figures)
 

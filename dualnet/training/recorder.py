@@ -10,11 +10,10 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 from keras import ops
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
 from dualnet import _tensorboard
 from dualnet._backend import assign_all, restoring, values_of
+from dualnet._contexts import progress_bar
 from dualnet._files import write_csv
 from dualnet.builders import LanguageModel
 from dualnet.corpora import PairCorpus
@@ -69,13 +68,7 @@ class Recorder(keras.callbacks.Callback):
         self.is_timed = False
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.num_events = 0  # epochs that this process has written for TensorBoard
-        columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self.bar = Progress(
-            "{task.description}", *columns, "left  {task.fields[figures]}",
-            console=Console(stderr=True, force_jupyter=False),
-            auto_refresh=False, transient=True, disable=not self.draws,
-            redirect_stdout=False,  # else it would end up on standard error
-        )  # fmt: skip
+        self.bar = progress_bar(show=self.draws, auto_refresh=False)
         self.task = self.bar.add_task("", completed=self._steps_so_far(), figures="")
 
     # --- the whole training, for callbacks
