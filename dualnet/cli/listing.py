@@ -153,16 +153,10 @@ def _about(name: str, card: zoo.Card, run: Run | None) -> Iterator[str]:
         else:
             yield f"published   {key}: perplexity {valid} validation, {test} test"
     for result in card.also_published:
-        where = [str(value) for value in result.values() if not isinstance(value, list)]
-        figures = [
-            f"{key} {'/'.join('-' if math.isnan(value) else str(value) for value in pair)}"
-            for key, pair in result.items()
-            if isinstance(pair, list)
-        ]
-        yield f"also        {', '.join(where)}: {', '.join(figures)}"
+        yield f"also        {listed_result(result)}"
     for result in card.measured:
         command = f" ({result['command']})" if "command" in result else ""
-        yield f"measured    {measured_result(result)}{command}"
+        yield f"measured    {listed_result(result)}{command}"
 
 
 def _settings(card: zoo.Card) -> Iterator[str]:
@@ -193,7 +187,7 @@ def _row(card: zoo.Card) -> list[str]:
     results["static"] = results["static"] or translation_results(card)
     if "refinetuned" in card.published:
         results["finetuned"] += f"; until no gain {_figures(card.published['refinetuned'])}"
-    measured = "; ".join(map(measured_result, card.measured)).replace("|", "\\|")
+    measured = "; ".join(map(listed_result, card.measured)).replace("|", "\\|")
     return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
 
 
@@ -207,8 +201,8 @@ def translation_results(card: zoo.Card) -> str:
     return ""
 
 
-def measured_result(result: Mapping[str, Any]) -> str:
-    """Return the settings, parameters and figures of one of our own results."""
+def listed_result(result: Mapping[str, Any]) -> str:
+    """Return the source, settings, parameters and figures of a result, published or our own."""
     setup, figures = [], []
     for key, value in result.items():
         if isinstance(value, list) and all(map(is_number, value)):
@@ -216,10 +210,11 @@ def measured_result(result: Mapping[str, Any]) -> str:
         elif key == "parameters" and is_number(value):
             setup.append(f"{value:,} parameters")
         elif key != "command":
-            setup.append(str(value) if key == "settings" else f"{key} {value}")
+            named = key in ("source", "table", "settings")
+            setup.append(str(value) if named else f"{key} {value}")
     return ": ".join(", ".join(parts) for parts in (setup, figures) if parts)
 
 
 def _figures(values: Iterable[float]) -> str:
-    """Return "validation/test", with "-" for a missing perplexity."""
-    return "/".join("-" if math.isnan(x) else f"{x:.2f}".removesuffix("0") for x in values)
+    """Return "validation/test" as it is written, with "-" for a missing figure."""
+    return "/".join("-" if math.isnan(x) else str(x) for x in values)

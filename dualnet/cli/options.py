@@ -200,11 +200,7 @@ class Resuming(Setting):
 
 def open_language_model(path: str, *, name: str = "path", use: str = "dualnet translate") -> Run:
     """Open the RUN of a language model, or a .keras file; for a translator, say what to `use`."""
-    run = Run.open(path, name=name)
-    if run.translates:
-        received = f"Received: {str(run.path)!r}, which translates. Use `{use}`."
-        raise ArgumentError("RUN", f"must be of a language model. {received}")
-    return run
+    return Run.open(path, name=name).check_language_model("RUN", f" Use `{use}`.")
 
 
 def name_of(run: Run, model: Any) -> str:

@@ -115,16 +115,17 @@ def look(
     check_text("text", text)
     named = _named(models)
     named |= {n: Run.open(m) for n, m in named.items() if isinstance(m, (str, os.PathLike))}
-    dynamic = {name: _learning(model, request) for name, model in named.items() if adapt}
     loaded = {n: model.model() if isinstance(model, Run) else model for n, model in named.items()}
     tokenizer = _shared_tokenizer(loaded)
     ids, offsets = tokenizer.encode_with_offsets(text)
     _check_units(ids, tokenizer)
     stream = np.append(np.int32(tokenizer.require_eos()), ids)
+    learning: Any = {"rule": request.rule, **request.learning(), "adapt": request.adapt_weights}
+    dynamic = DynamicEvaluating(temperature=temperature, **learning)
     readings = {
         name: [
-            read(model, stream, temperature=temperature, request=of_model, statistics=statistics)
-            for of_model in ([None, dynamic[name]] if adapt else [None])
+            read(model, stream, temperature=temperature, request=of_kind, statistics=statistics)
+            for of_kind in ([None, dynamic] if adapt else [None])
         ]
         for name, model in loaded.items()
     }
@@ -163,15 +164,6 @@ def _named(models: Any) -> dict[str, Any]:
         names = itertools.chain([base], (f"{base} ({number})" for number in itertools.count(2)))
         named[next(name for name in names if name not in named)] = model
     return named
-
-
-def _learning(model: Any, request: Looking) -> DynamicEvaluating:
-    """Return the rule and settings by which `model`, or that of a RUN, learns."""
-    settings = {"rule": request.rule or "nadam", **request.learning()}
-    if isinstance(model, Run):
-        settings = model.learning(request.rule, request.learning())
-    own = {"temperature": request.temperature, "adapt": request.adapt_weights}
-    return DynamicEvaluating(**{**own, **settings})
 
 
 def _name(model: Any) -> str:

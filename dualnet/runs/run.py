@@ -81,15 +81,6 @@ class Run:
         path = shipped.find_run(path)
         return cls(path, _read_card_table(path))
 
-    @classmethod
-    def open_language_model(cls, path: StrPath) -> Run:
-        """Open the RUN folder of a language model, which the argument `run` must be."""
-        run = cls.open_folder(path)
-        if run.translates:
-            received = f"Received: {os.fspath(path)!r}, which translates."
-            raise ArgumentError("run", f"must be of a language model. {received}")
-        return run
-
     @property
     def is_folder(self) -> bool:
         return bool(self.table)
@@ -102,6 +93,13 @@ class Run:
     def translates(self) -> bool:
         """Whether the model is a translator; False for a `.keras` file, before it is loaded."""
         return self.table.get("builder") == "encoder_decoder"
+
+    def check_language_model(self, name: str = "run", way_out: str = "") -> Run:
+        """Return this RUN, which the argument `name` is, unless it is one of a translator."""
+        if self.translates:
+            received = f"Received: {str(self.path)!r}, which translates."
+            raise ArgumentError(name, f"must be of a language model. {received}", way_out)
+        return self
 
     @property
     def trained_on(self) -> Mapping[str, Any]:

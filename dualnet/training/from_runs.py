@@ -52,7 +52,7 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
     >>> gated.model.gated
     True
     """
-    card = RunFolder.open_language_model(run).card
+    card = RunFolder.open_folder(run).check_language_model().card
     if is_gated(card.config):
         message = f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
         way_out = "Continue its training with --resume."

@@ -417,7 +417,7 @@ def _open_run(job: Job, path: StrPath | None) -> Run | None:
     if path is None:
         way_out = "Train a model first, with `dualnet train`."
         raise ArgumentError("run", f"must be given, a RUN folder, {of_kind}. {way_out}")
-    run = Run.open_language_model(path)
+    run = Run.open_folder(path).check_language_model()
     if not (run.path / WEIGHTS).is_file():
         message = "`run` must be a RUN folder with weights, which it has after its first epoch."
         way_out = "Continue the training with --resume."
