@@ -83,7 +83,10 @@ def report(options: Any, result: Any, *parts: str | Table) -> None:
 
 def as_json(value: Any) -> str:
     """Return `value` as JSON to the letter, with None for nan and infinity, which JSON lacks."""
-    return json.dumps(_jsonable(value), allow_nan=False, default=str)
+    try:  # most have neither, and are not walked through here
+        return json.dumps(value, allow_nan=False, default=_jsonable)
+    except ValueError:
+        return json.dumps(_jsonable(value), allow_nan=False, default=str)
 
 
 def report_list(rows: Iterable[Any], around: Callable[[], tuple[str, str]]) -> None:
@@ -106,6 +109,8 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f" and np.isfinite(value).all():
+            return value.tolist()
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return [_jsonable(item) for item in value]
