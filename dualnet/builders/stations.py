@@ -503,12 +503,6 @@ class Output(PartStation):
         common |= {"balance": self.balance_regularization}
         return mixture(vocabulary_size, self.experts, latent_units, **common)
 
-    def logits(self, layer: keras.layers.Layer, features: Any, vocabulary_size: int) -> Any:
-        """Return the logits `(batch, time, words)` that the output `layer` makes of `features`."""
-        logits = layer(features)
-        check_last_axis("output", self.output, logits, vocabulary_size)
-        return logits if logits.dtype == "float32" else ops.cast(logits, "float32")
-
     def past_decode(self, embedding: keras.layers.Embedding) -> layers.PastDecode | None:
         """Return the layer that adds the penalty of past decoding, or None."""
         factor = self.past_decode_regularization
@@ -577,11 +571,6 @@ class Initialization(Station):
         initialise(core, self.initializer, self.initializer_range)
 
 
-ENCODERS = ("bidirectional", "embeddings")
-MERGES = ("sum", "concatenate")
-FIRST_STATES = ("encoder", "learned", "zeros")
-
-
 class Encoder(Station):
     """What reads the source: the memory that the decoder attends to, and its first state.
 
@@ -596,9 +585,9 @@ class Encoder(Station):
             starts as zero; or "zeros".
     """
 
-    encoder: str = choice("bidirectional", ENCODERS)
-    encoder_merge: str = choice("sum", MERGES)
-    first_state: str = choice("encoder", FIRST_STATES)
+    encoder: str = choice("bidirectional", ("bidirectional", "embeddings"))
+    encoder_merge: str = choice("sum", ("sum", "concatenate"))
+    first_state: str = choice("encoder", ("encoder", "learned", "zeros"))
 
     def check(self) -> None:
         if self.encoder == "embeddings" and self.first_state == "encoder":
@@ -656,9 +645,6 @@ class Encoder(Station):
         return memory, states
 
 
-ATTENTIONS = ("general", "additive")
-
-
 @dataclasses.dataclass(frozen=True)
 class Decoder:
     """The recurrence of the decoder, and the layers of its readout."""
@@ -694,7 +680,7 @@ class Attention(Station):
         alignment_units: int. Size of the hidden layer that scores a position, for "additive".
     """
 
-    attention: str = choice("general", ATTENTIONS)
+    attention: str = choice("general", ("general", "additive"))
     attention_units: int | None = None
     alignment_units: int = 32
 
@@ -906,7 +892,9 @@ class CommonStations:
             levels = [*levels, connected]
         features = self.output.features(levels, dual=dual, attentional=attentional)
         head = self.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
-        logits = self.output.logits(head, features, vocabulary_size)
+        logits = head(features)
+        check_last_axis("output", self.output.output, logits, vocabulary_size)
+        logits = logits if logits.dtype == "float32" else ops.cast(logits, "float32")
         return {"word_logits": logits, "features": features, "head": head}
 
     def start(self, core: keras.Model) -> None:
