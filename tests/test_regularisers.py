@@ -11,7 +11,16 @@ import pytest
 from keras import ops
 
 from dualnet._checks import ArgumentError
-from dualnet.builders import CELLS, ensemble, memory, weight_names, with_cache, with_gate
+from dualnet.builders import (
+    CELLS,
+    encoder_decoder,
+    ensemble,
+    memory,
+    stations,
+    weight_names,
+    with_cache,
+    with_gate,
+)
 from dualnet.builders.cells import arguments_of
 from dualnet.builders.functional import language_model
 from dualnet.builders.stations import Stations
@@ -469,7 +478,6 @@ HUGE = 10**9
         ({"embedding_units": HUGE}, "recurrent_units|embedding_units|units"),
         ({"recurrent_units": HUGE, "recurrent_layers": 2}, "recurrent_units"),
         ({"recurrent_units": [4, HUGE, 4], "recurrent_layers": 3}, "recurrent_units"),
-        ({"recurrent_layers": HUGE}, "recurrent_layers"),
         ({"vocabulary_size": 10**11}, "vocabulary_size"),
         ({"cell": "mogrifier_lstm", "rounds": HUGE}, "rounds"),
         ({"cell": "mogrifier_lstm", "rounds": 2, "rank": 10**10}, "rank|rounds"),
@@ -493,9 +501,11 @@ def test_sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_b
 
 def test_more_layers_than_keras_can_follow_are_refused_before_anything_is_built():
     most = sys.getrecursionlimit() // 4
-    message = rf"`recurrent_layers` must be at most {most}, .*recurrent_layers={most + 1}\. Choose"
-    with pytest.raises(ArgumentError, match=message):
-        language_model(9, units=1, recurrent_layers=most + 1)
+    for count in (most + 1, HUGE):
+        message = rf"`recurrent_layers` must be at most {most}, .*recurrent_layers={count}\. Choose"
+        for build in (language_model, encoder_decoder):
+            with pytest.raises(ArgumentError, match=message):
+                build(9, units=1, recurrent_layers=count)
     Stations.of({"units": 1, "recurrent_layers": most})
 
 
@@ -510,7 +520,7 @@ def test_the_least_memory_is_no_more_than_the_weights_take(cell, monkeypatch):
         model = a_model(cell=cell, recurrent_layers=3, recurrent_units=6, **more, **options)
         size = 4 * model.count_params()
         monkeypatch.setattr(memory, "physical_memory", lambda size=size: size)
-        monkeypatch.setattr(memory, "PART", 0)
+        monkeypatch.setattr(stations, "PART", 0)
         arguments = {k: v for k, v in model.arguments.items() if k != "vocabulary_size"}
         Stations.of(arguments).check_memory(vocabulary_size=WORDS)
         monkeypatch.undo()

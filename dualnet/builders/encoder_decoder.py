@@ -10,6 +10,7 @@ from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
 from dualnet.builders.cells import CELLS
 from dualnet.builders.graph import Graph
+from dualnet.builders.memory import check_depth
 from dualnet.builders.model import BUILDERS
 from dualnet.builders.parts import options_of, own_class
 from dualnet.builders.stations import Attention, CommonStations, Encoder, LayerSizes, Recurrent
@@ -43,15 +44,14 @@ class TranslationStations(CommonStations):
         if not issubclass(CELLS.get(cell) or own_class("cell", cell) or object, RecurrentCell):
             required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
             raise ArgumentError("cell", f"{required} whose attention runs its parts.", cell=cell)
+        check_depth(self.sizes.recurrent_layers)  # before the sizes of all layers are listed
         self.check_memory(vocabulary_size=1)
-        self.layer_sizes()
 
     @classmethod
     def of(cls, arguments: Any) -> Any:
         return super().of({"padded": True, **_with_layers(arguments)})
 
-    def layer_sizes(self) -> tuple[LayerSizes, int]:
-        """Return the size of each layer, and that of the attentional vector."""
+    def layer_sizes(self) -> LayerSizes:
         sizes, units = self.sizes.resolve(), self.attention.attention_units
         if self.attention.attention == "general":
             name, attentional = "attention_units", units or sizes.embedding
@@ -62,7 +62,7 @@ class TranslationStations(CommonStations):
                 required = f"must be {size}, or left out, with attention='additive'."
                 raise ArgumentError("attention_units", required, attention_units=units)
         self.check_tied(sizes, name, attentional)
-        return sizes, attentional
+        return dataclasses.replace(sizes, attentional=attentional)
 
     def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
         return [("alignment_units", self.attention.alignment_units)]
@@ -152,7 +152,7 @@ def _parts(
     vocabulary_size: int, source_size: int, shared: bool, stations: TranslationStations
 ) -> tuple[keras.Model, Graph, keras.Model]:
     """Return the encoder, the graph of the decoder, and both connected."""
-    (sizes, attentional), dropouts = stations.layer_sizes(), stations.dropouts
+    sizes, dropouts = stations.layer_sizes(), stations.dropouts
     recurrent, embedding = stations.recurrent, stations.embedding
     source = keras.Input((None,), dtype="int32", name="source")
     tokens = keras.Input((None,), dtype="int32", name="target")
@@ -165,7 +165,7 @@ def _parts(
     mask = source >= 0
     memory, states = stations.encoder.read(source_vectors, mask, sizes.recurrent, stations)
     keys = stations.attention.keys(memory, sizes.recurrent)
-    decoder = stations.attention.decoder(sizes.recurrent, attentional, stations)
+    decoder = stations.attention.decoder(sizes.recurrent, sizes.attentional, stations)
     state_size = decoder.recurrence.cell.state_size
     states = _first_states(state_size, states, source, stations.encoder.first_state)
     encoded = [memory, keys, mask, *states]

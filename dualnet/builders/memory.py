@@ -9,31 +9,25 @@ from typing import Any
 from dualnet._checks import ArgumentError
 
 FLOAT = 4  # bytes
-# Of Keras and the graph, for each layer, round or level; measured: 85 to 220 KB.
-PART = 64 * 1024
+# Floats: what Keras and the graph take for each round or level; measured: 85 to 220 KB.
+PART = 16 * 1024
 CALLS = 4  # of Keras, one within another, for each layer: also its dropout, skip connection
 
 
-def check_memory(
-    floats: Iterable[tuple[str, int]],
-    parts: Iterable[tuple[str, int]],
-    arguments: Mapping[str, Any],
-) -> None:
+def check_memory(floats: Iterable[tuple[str, int]], arguments: Mapping[str, Any]) -> None:
     """Raise `ArgumentError` if a model needs more memory than this machine has.
 
     Args:
-        floats: The least numbers of weights, and of floats in the state of one row, each with
-            the name of the argument that it grows with.
-        parts: The same for numbers of layers, rounds and levels.
+        floats: The least numbers of floats that the weights, the state of one row and the graph
+            take, each with the name of the argument that it grows with.
         arguments: The arguments of the builder.
     """
-    bytes_of: collections.Counter[str] = collections.Counter()
-    for counts, size in ((floats, FLOAT), (parts, PART)):
-        for name, count in counts:
-            bytes_of[name] += size * count
-    needed, available = bytes_of.total(), physical_memory()
+    counts: collections.Counter[str] = collections.Counter()
+    for name, count in floats:
+        counts[name] += count
+    needed, available = FLOAT * counts.total(), physical_memory()
     if available is not None and needed > available:
-        [(name, _)] = bytes_of.most_common(1)
+        [(name, _)] = counts.most_common(1)
         room = f"the {available / 1e9:,.1f} GB of memory that this machine has"
         least = f"the weights and the state of one row take at least {needed / 1e9:,.1f} GB"
         received = f"Received: {name}={arguments[name]!r}, with which {least}."

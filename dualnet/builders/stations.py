@@ -20,7 +20,7 @@ from dualnet._fields import Settings, choice, field
 from dualnet.builders import parts
 from dualnet.builders.cells import CELLS, COMMON, arguments_of
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
-from dualnet.builders.memory import check_depth, check_memory
+from dualnet.builders.memory import PART, check_depth, check_memory
 from dualnet.cards import with_members
 from dualnet.layers._configured import l2_regularizer
 from dualnet.layers._keras_cell import KerasCell
@@ -63,6 +63,7 @@ class LayerSizes:
     recurrent: tuple[int, ...]  # the lowest layer first
     dual: int
     latent: int  # of the experts' latent vectors
+    attentional: int = 0  # of the attentional vector of a translator
 
 
 class Sizes(Station):
@@ -922,51 +923,40 @@ class CommonStations:
         A lower bound: each layer is assumed to have the smallest input. `words` are the sizes of
         the vocabularies, by argument.
         """
-        sizes, recurrent = self.sizes, self.recurrent
-        embedding = sizes.embedding_units or sizes.units or 1
-        units, number = sizes.recurrent_units or sizes.units or embedding, sizes.recurrent_layers
-        narrow = int(self.is_narrow_above())
-        # Numbers of layers and their sizes.
-        stack: list[tuple[int, int]]
-        if isinstance(units, Sequence):
-            stack = [(1, size) for size in units]
-        else:
-            stack = [(number - narrow, units), (narrow, embedding)]
-        least = min(embedding, *(size for count, size in stack if count))
-        levels = recurrent.count("depth", 1) - 1
+        sizes, recurrent = self.layer_sizes(), self.recurrent
+        embedding, units = sizes.embedding, sizes.recurrent
+        levels, least = recurrent.count("depth", 1) - 1, min(embedding, *units)
         if "lower_units" in recurrent.options:  # of any sizes
             levels, least = 0, 1
         rounds, rank = recurrent.count("rounds", 0), recurrent.count("rank", 0)
-        experts = self.output.experts
-        experts = sum(experts) if isinstance(experts, Sequence) else experts
-        latent = (sizes.latent_units or embedding) if experts else 0
-        dual = (sizes.dual_units or embedding) if self.connection.is_dual else 0
+        experts = sum(keras.tree.flatten(self.output.experts))
+        latent = sizes.latent if experts else 0
+        dual = sizes.dual if self.connection.is_dual else 0
         dual *= self.connection.connection in parts.CONNECTIONS  # else its weights are unknown
         gates = getattr(CELLS.get(recurrent.cell), "gates", 0)
 
         def named(name: str) -> str:
-            return "units" if getattr(sizes, name) is None else name
+            return "units" if getattr(self.sizes, name) is None else name
 
         # Numbers of weights, and of floats in the state of one row, by what they grow with.
         target_words = words["vocabulary_size"]
         floats = [
             *((name if count > embedding else named("embedding_units"), count * embedding)
               for name, count in words.items()),
-            (named("recurrent_units"), sum(n * gates * u * (u + least) for n, u in stack)),
-            ("rounds", rounds * sum(n * u * (rank or least) for n, u in stack)),
+            (named("recurrent_units"), sum(gates * u * (u + least) for u in units)),
+            ("rounds", rounds * sum(u * (rank or least) + PART for u in units)),
             ("rank", rounds * rank * least),
-            ("depth", levels * sum(n * u * u for n, u in stack)),
+            ("depth", levels * sum(u * u + PART for u in units)),
             (named("dual_units"), dual * (embedding + least)),
             ("experts", experts * latent * least),
             (named("latent_units"), target_words * latent * (not self.output.tied)),
             *self.other_floats(target_words, least),
         ]  # fmt: skip
-        counts = {"recurrent_layers": number, "rounds": number * rounds, "depth": number * levels}
-        check_memory(floats, counts.items(), {**words, **self.arguments()})
+        check_memory(floats, {**words, **self.arguments()})
 
-    def is_narrow_above(self) -> bool:
-        """Recognise a last recurrent layer that is as wide as the embedding, whatever `units`."""
-        return False
+    def layer_sizes(self) -> LayerSizes:
+        """Return the size of each layer; raise `ArgumentError` where two do not fit together."""
+        raise NotImplementedError
 
     def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
         """Return the floats of further stations, by argument."""
@@ -981,26 +971,24 @@ class Stations(CommonStations):
     cache: Cache
 
     def __post_init__(self) -> None:
-        self.check_memory(vocabulary_size=1)  # before the sizes of all layers are listed
-        check_depth(self.sizes.recurrent_layers)
+        check_depth(self.sizes.recurrent_layers)  # before the sizes of all layers are listed
+        self.check_memory(vocabulary_size=1)
         self.cache.check_padding(self.embedding.padded)
         self.output.check_mixture("latent_units", self.sizes.latent_units)
         if (dual := self.sizes.dual_units) is not None and not self.connection.is_dual:
             required = "needs connection='dual'."
             raise ArgumentError("dual_units", required, dual_units=dual, connection="plain")
-        self.layer_sizes()
         self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
-
-    def is_narrow_above(self) -> bool:
-        return self.output.tied and not self.output.experts and not self.connection.is_dual
 
     def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
         return [*self.gate.floats(words), *self.cache.floats(hidden_units)]
 
     def layer_sizes(self) -> LayerSizes:
-        """Return the size of each layer."""
         embedding = self.sizes.embedding_units or self.sizes.units
-        sizes = self.sizes.resolve(last=embedding if self.is_narrow_above() else None)
+        enters_output = not self.output.experts and not self.connection.is_dual
+        # A last recurrent layer is then as wide as the embedding, whatever `units`.
+        is_tied = self.output.tied and enters_output
+        sizes = self.sizes.resolve(last=embedding if is_tied else None)
         self.check_tied(sizes, "recurrent_units", sizes.embedding)
         return sizes
 

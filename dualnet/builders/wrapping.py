@@ -208,7 +208,7 @@ def ensemble_model(
         required = f"must not mix models of padded sentences, of batching='sentences', {other}"
         raise ArgumentError("members", required, padded=padded)
     hidden = sum(model.graph.hidden.shape[-1] for model in models)
-    check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], [], arguments)
+    check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], arguments)
     cache.check_padding(any(padded))
     graph = wrap(models, gate, cache)
     return LanguageModel(graph, builder="ensemble", arguments=arguments, name=name)
