@@ -12,7 +12,7 @@ from dualnet.builders.cells import CELLS
 from dualnet.builders.graph import Graph
 from dualnet.builders.memory import check_depth
 from dualnet.builders.model import BUILDERS
-from dualnet.builders.parts import options_of, own_class
+from dualnet.builders.parts import class_of, options_of
 from dualnet.builders.stations import Attention, CommonStations, Encoder, LayerSizes, Recurrent
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.layers import FirstState, RecurrentCell
@@ -41,7 +41,7 @@ class TranslationStations(CommonStations):
             required = "must be True: sentences of a batch differ in length."
             raise ArgumentError("padded", required, " Leave it out.", padded=False)
         cell = self.recurrent.cell
-        if not issubclass(CELLS.get(cell) or own_class("cell", cell) or object, RecurrentCell):
+        if not issubclass(class_of("cell", cell), RecurrentCell):
             required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
             raise ArgumentError("cell", f"{required} whose attention runs its parts.", cell=cell)
         check_depth(self.sizes.recurrent_layers)  # before the sizes of all layers are listed

@@ -13,9 +13,10 @@ from dualnet.builders.cells import CELLS, COMMON, arguments_of
 from dualnet.cards import all_arguments
 
 CONNECTIONS = ("plain", "dual", "dual_without_input")
-# The arguments of a builder that may be a class of your own, and what else they may be.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "cell": tuple(CELLS), "connection": CONNECTIONS, "output": ()
+# The arguments of a builder that may be a class of your own, and what else they may be, by name:
+# the class of a cell, or None.
+CHOICES: dict[str, Mapping[Any, Any]] = {
+    "cell": CELLS, "connection": dict.fromkeys(CONNECTIONS), "output": {None: None}
 }  # fmt: skip
 # What the builder passes to such a class, if it takes it. The first argument is the size.
 PASSED = {"cell": tuple(COMMON), "connection": ("dual_l2",), "output": ("tied_to", "use_bias")}
@@ -51,16 +52,15 @@ def check_registered(argument: str, name: str, what: str, kind: type | None = No
         raise ArgumentError(argument, f"{required} Received: {what}, which is not. {way_out}")
 
 
-def own_class(argument: str, part: Any) -> type[keras.layers.Layer] | None:
-    """Return the class that `part` names, or None for a choice of the builder.
+def class_of(argument: str, part: Any) -> Any:
+    """Return the class that `part` names, or None for a choice of the builder without a class.
 
     Raises:
         ArgumentError: if `part` is neither.
     """
-    choices = CHOICES[argument]
-    if part in choices if isinstance(part, str) else part is None and argument == "output":
-        return None
-    kind: Any = part
+    choices, kind = CHOICES[argument], part
+    if isinstance(part, (str, type(None))) and part in choices:
+        return choices[part]
     if isinstance(part, str):
         kind = getattr(keras.layers, part.removeprefix(OF_KERAS), None)
         kind = kind if part.startswith(OF_KERAS) else _registered(part)
@@ -70,13 +70,14 @@ def own_class(argument: str, part: Any) -> type[keras.layers.Layer] | None:
             way_out = f" Give the class of the cell, as {OF_KERAS}LSTMCell is that of LSTM."
             raise ArgumentError("cell", required, way_out, cell=part)
         return kind
-    of_choices = f"one of {sorted(choices)}, " if choices else ""
+    names = sorted(filter(None, choices))
+    of_choices = f"one of {names}, " if names else ""
     way_out = " Give the class itself."
     if isinstance(part, str):
         of_keras = [OF_KERAS + part] if hasattr(keras.layers, part) else []
         module = f"the module that registers {part!r} first"
         way_out = f" Give the class itself, or import {module}: in the shell, with {ENVIRONMENT}="
-        way_out = did_you_mean(part, of_keras or choices) or f"{way_out}MODULE."
+        way_out = did_you_mean(part, of_keras or names) or f"{way_out}MODULE."
     what = "a class of your own, or the name that it is registered by with Keras"
     raise ArgumentError(argument, f"must be {of_choices}{what}.", way_out, **{argument: part})
 
@@ -100,7 +101,7 @@ def modules_of(arguments: Mapping[str, Any]) -> dict[str, str]:
     for own in all_arguments(arguments):
         modules |= classes_in(own.get("core", "{}"))
         for argument in CHOICES.keys() & own.keys():
-            if (kind := own_class(argument, own[argument])) is not None:
+            if (kind := class_of(argument, own[argument])) is not None:
                 modules[own[argument]] = kind.__module__
     of_others = ("keras.", "dualnet.")
     return {name: module for name, module in modules.items() if not module.startswith(of_others)}
@@ -148,11 +149,9 @@ def options_of(argument: str, part: Any) -> list[str]:
     >>> options_of("cell", "mogrifier_lstm")[:2], options_of("connection", "dual")
     (['rounds', 'rank'], [])
     """
-    kind = CELLS.get(part) if isinstance(part, str) and argument == "cell" else None
-    kind = kind or own_class(argument, part)
-    if kind is None:
-        return []
-    return [name for name in arguments_of(kind)[1:] if name not in PASSED[argument]]
+    kind = class_of(argument, part)
+    names = [] if kind is None else arguments_of(kind)[1:]
+    return [name for name in names if name not in PASSED[argument]]
 
 
 def part_options(arguments: Mapping[str, Any]) -> set[str]:
@@ -206,7 +205,7 @@ def make_part(
     *,
     name: str | None = None,
 ) -> Any:
-    """Return a layer of your own for `argument`, with those of `settings` that its class takes.
+    """Return the layer `part` for `argument`, with those of `settings` that its class takes.
 
     Args:
         size: Its first argument.
@@ -214,8 +213,7 @@ def make_part(
         in_use: Arguments of the builder that it must not lose, each with that of the class.
         name: Of the layer; that of the `argument` by default.
     """
-    kind = own_class(argument, part)
-    assert kind is not None
+    kind = class_of(argument, part)
     taken = arguments_of(kind)
     for builder_name, of_class in in_use.items():
         if of_class not in taken:

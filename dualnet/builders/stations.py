@@ -235,7 +235,7 @@ class Recurrent(PartStation):
         temporal_activation_regularization: TAR of AWD-LSTM, its beta.
     """
 
-    cell: str = field("lstm", parts.own_class)
+    cell: str = field("lstm", parts.class_of)
     use_bias: bool = True
     skip_connections: bool = field(False, unless={"recurrent_layers": 1})
     residual: bool = field(False, unless={"recurrent_layers": 1})
@@ -325,15 +325,13 @@ class Recurrent(PartStation):
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
         """Return the cell of layer `number`, from 1, of size `units`."""
-        own: Any = parts.own_class("cell", self.cell)
-        kind = None if own else CELLS[self.cell]
-        own = kind or own
+        kind = parts.class_of("cell", self.cell)
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
         place = "input" if number == 1 else "internal"
         rate = self.input_dropout if number == 1 else self.internal_dropout
         places = {"input": place}  # of the cell's own dropouts, by the names here
-        of_cell = getattr(own, "dropouts", ())
-        taken = arguments_of(own)
+        of_cell = getattr(kind, "dropouts", ())
+        taken = arguments_of(kind)
         names = [*COMMON, *(name for name in parts.FOR_SOME_CELLS if name in taken)]
         settings = {name: getattr(self, name) for name in names if name in self.names()}
         settings |= {
@@ -343,10 +341,8 @@ class Recurrent(PartStation):
             **self.options,
         }
         name = f"cell_{number}"
-        if kind is not None:
-            return kind(units, name=name, **settings)
         in_use = {n: n for n, v in settings.items() if v != getattr(type(self), n, v)}
-        if hasattr(own, "mask_specs"):
+        if hasattr(kind, "mask_specs"):
             return parts.make_part("cell", self.cell, units, settings, in_use, name=name)
         for n in ("dropout", "recurrent_dropout"):
             if settings.get(n):
@@ -370,7 +366,7 @@ class Connection(PartStation):
         dual_l2: Penalty: times the sum of squares of both matrices of the dual layer.
     """
 
-    connection: str = field("plain", parts.own_class)
+    connection: str = field("plain", parts.class_of)
     dual_input_dropout: float = field(0.0, unless={"connection": "plain"})
     dual_output_dropout: float = field(0.0, unless={"connection": "plain"})
     dual_l2: float = field(0.0, unless={"connection": "plain"})
@@ -430,7 +426,7 @@ class Output(PartStation):
             output.
     """
 
-    output: str | None = field(None, parts.own_class)
+    output: str | None = field(None, parts.class_of)
     tied: bool = True
     output_bias: bool = False
     experts: int | Sequence[int] = 0
