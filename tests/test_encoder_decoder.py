@@ -198,6 +198,10 @@ def test_steps_from_the_encoded_source_give_the_logits_of_the_whole(case, rng):
     np.testing.assert_allclose(
         np.stack(steps, axis=1)[real], logits_of(model)[real], rtol=1e-4, atol=1e-5
     )
+    hidden, after = model.hidden_states(TARGET, model.encode(SOURCE))
+    assert hidden.shape[:2] == TARGET.shape
+    for part, expected in zip(after, state, strict=True):
+        np.testing.assert_allclose(array(part), array(expected), rtol=1e-4, atol=1e-5)
 
 
 # --- training and files
@@ -292,5 +296,8 @@ def test_ids_and_states_that_do_not_fit_are_refused(rng):
         model.encode([[6]])
     with pytest.raises(ValueError, match="`state`.*encode"):
         model.advance([[0]], model.encode(SOURCE))
+    for read in (model.advance, model.hidden_states):
+        with pytest.raises(ValueError, match="`state`.*encode"):
+            read([[0]], None)
     with pytest.raises(ValueError, match="encode"):
         model.initial_state(2)

@@ -267,7 +267,8 @@ class LanguageModel(ClearsAllGradients):
         Args:
             tokens: int `(batch, time)`, both at least 1; ids of the vocabulary, or -1 for the
                 padding of a model with `padded`.
-            state: list of `(batch, size)`, from `initial_state` or `advance`.
+            state: list of `(batch, size)`, from `initial_state` or `advance`; the first one of a
+                translation is that of `encode`.
             training: bool. Whether dropouts are active, and penalties on activations are in
                 `model.losses` afterwards: for a training step of your own.
 
@@ -280,7 +281,8 @@ class LanguageModel(ClearsAllGradients):
         """
         check_flag("training", training)
         tokens, state = self._as_inputs(tokens, () if state is None else state)
-        return self.graph.logits(tokens, state, training=training)
+        logits, after = self.graph.logits(tokens, state, training=training)
+        return logits, [*state[: self.graph.constants], *after]
 
     def hidden_states(self, tokens, state=None, layers="last"):
         """Return the output of the recurrence for each token, without dropout.
@@ -316,7 +318,7 @@ class LanguageModel(ClearsAllGradients):
         if layers == "last":
             outputs = self.graph.layer_outputs
             [hidden] = [hidden[name] for name in hidden if outputs[name] is self.hidden]
-        return hidden if state is None else (hidden, end)
+        return hidden if state is None else (hidden, [*start[: self.graph.constants], *end])
 
     def _as_inputs(self, tokens, state):
         """Return `tokens` and `state`, the zero state if it is None, as tensors that fit."""

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops, saving
 
-from dualnet._checks import ArgumentError, check_flag
+from dualnet._checks import ArgumentError
 from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_range
 from dualnet.builders.model import LanguageModel, check_words
 from dualnet.layers import without_gradients
@@ -95,20 +95,7 @@ class TranslationModel(LanguageModel):
         required = "must come from `encode(source)`: a translation has no state without a source."
         raise ArgumentError("state", f"{required} Received: initial_state({batch_size!r}).")
 
-    def advance(self, tokens, state, *, training=False):
-        """Return the logits of target `tokens` read in `state`, and the state after them.
-
-        Pure: the model keeps nothing.
-
-        Args:
-            tokens: int `(batch, time)`, both at least 1; a translation begins with `<eos>`.
-            state: list, from `encode` or `advance`.
-            training: bool. Whether dropouts are active.
-
-        Returns:
-            `(logits, state)`: float32 `(batch, time, words)`, and a list like `state`.
-        """
-        check_flag("training", training)
+    def _as_inputs(self, tokens, state):
         tokens = as_tokens(tokens, -1, self.vocabulary_size)
         state = as_tensors(() if state is None else state)
         rows = {tuple(part.shape[:1]) for part in state}
@@ -117,8 +104,7 @@ class TranslationModel(LanguageModel):
             arrays = f"the {count} arrays that `encode` returns, a row for each row of `tokens`"
             received = f"Received: {len(state)} arrays for {number} rows."
             raise ArgumentError("state", f"must hold {arrays}. {received}")
-        logits, after = self.graph.logits(tokens, state, training=training)
-        return logits, [*state[: self.graph.constants], *after]
+        return tokens, state
 
     # --- steps of fit
 
