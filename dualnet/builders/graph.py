@@ -87,12 +87,6 @@ class Graph:
             self.head = None
         if self.head is not None:
             self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
-        self.decoder: Any = None  # of a translator: its recurrence, and the outputs of all cells
-        self.decoder_outputs: Any = None
-        if self.constants:
-            self.decoder = self.core.get_layer("decoder")
-            outputs = self.decoder.output[0]
-            self.decoder_outputs = keras.Model(inputs, outputs, name="decoder_outputs")
 
     def logits(self, tokens, states, *, training=False):
         """Return the logits of all words, float32 `(batch, time, words)`, and the new states."""
@@ -140,6 +134,11 @@ class Graph:
     def _reader_of_layers(self):
         inputs = [self.tokens, *self.states]
         return keras.Model(inputs, (self.layer_outputs, self.new_states), name="layers")
+
+    @functools.cached_property
+    def decoder_outputs(self):
+        """Return the model that computes the outputs of all cells of a decoder."""
+        return keras.Model([self.tokens, *self.states], self.core.get_layer("decoder").output[0])
 
     def without_past_decode(self):
         """Return this graph without the layer of past decoding, whose weights no logit needs."""

@@ -134,5 +134,5 @@ def _weights(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
     """Answer with `weights`, those of all source positions, for each token of a target."""
     _, keys, mask, *states = segment["states"]
     outputs = graph.decoder_outputs([segment["tokens"], *segment["states"]], training=False)
-    cell = graph.decoder.cell
+    cell = graph.core.get_layer("decoder").cell
     return {"weights": cell.alignments(cell.queries(outputs, states), keys, mask)}
