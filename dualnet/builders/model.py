@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,53 @@ class ClearsAllGradients(keras.Model):
     def zero_grad(self, set_to_none=True):
         for variable in self.trainable_variables:
             variable.value.grad = None
+
+
+def checked_attribute(name, check):
+    """Return the property `name` of models; `check(model, value)` refuses what it must not be."""
+
+    def assign(model, value):
+        check(model, value)
+        setattr(model, f"_{name}", value)
+
+    return property(operator.attrgetter(f"_{name}"), assign, doc="See the attributes of the class.")
+
+
+def tokeniser_attribute(name):
+    """Return the property `name` of models: a tokeniser of as many words as they have, or None."""
+
+    def check(model, vocabulary):
+        size = getattr(model, f"{name}_size")
+        if not isinstance(vocabulary, (Tokenizer, type(None))):
+            received = f"Received: {type(vocabulary).__name__}."
+            way_out = " For a list of words, give dualnet.text.Vocabulary(words)."
+            raise ArgumentError(name, f"must be a tokeniser of dualnet.text. {received}", way_out)
+        if vocabulary is not None and (own := len(vocabulary)) != size:
+            required = f"must have as many words as the model, {size}."
+            way_out = f" Build the model with {name}_size={own}."
+            raise ArgumentError(name, f"{required} Received: a vocabulary of {own} words.{way_out}")
+
+    return checked_attribute(name, check)
+
+
+def _check_reduction(_, reduction):
+    check_choice("loss_reduction", reduction, LOSS_REDUCTIONS)
+
+
+def _check_losses(_, losses):
+    """Raise `ArgumentError` for a loss of probabilities, which the model does not compute."""
+    for loss in keras.tree.flatten(losses):
+        resolved = keras.losses.get(loss) if isinstance(loss, str) else loss
+        if isinstance(resolved, keras.losses.Loss):
+            takes_logits = resolved.get_config().get("from_logits", True)
+        else:  # a function, whose `from_logits` is False by default
+            names = inspect.signature(resolved).parameters if callable(resolved) else ()
+            takes_logits = "from_logits" not in names
+        if not takes_logits:
+            other = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
+            way_out = f" Leave it out, or give {other}."
+            required = "must take logits, the output of the model."
+            raise ArgumentError("loss", required, way_out, loss=loss)
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -76,6 +124,7 @@ class LanguageModel(ClearsAllGradients):
         loss_reduction: "mean" over all tokens of a batch (the default), or "sum" over time of
             the mean over rows, as some papers have it: their learning rates and penalties
             belong to it. Saved with the model.
+        loss: The loss given to `compile`, or None for the default.
         label_smoothing: float, at least 0 and below 1; 0 by default. Share of the training loss
             that is the mean of -log p over all words, instead of the target alone (Szegedy et
             al., 2016). `perplexity` leaves it out. Not saved.
@@ -327,38 +376,14 @@ class LanguageModel(ClearsAllGradients):
             return tokens, self.initial_state(ops.shape(tokens)[0])
         return tokens, as_state(state, tokens.shape[0], self.state_size)
 
-    # --- words and the reduction of the loss
+    # --- words and the loss
 
-    @property
-    def loss_reduction(self):
-        return self._loss_reduction
-
-    @loss_reduction.setter
-    def loss_reduction(self, reduction):
-        self._loss_reduction = check_choice("loss_reduction", reduction, LOSS_REDUCTIONS)
-
-    @property
-    def vocabulary(self):
-        return self._vocabulary
-
-    @vocabulary.setter
-    def vocabulary(self, vocabulary):
-        check_words("vocabulary", vocabulary, self.vocabulary_size)
-        self._vocabulary = vocabulary
+    vocabulary = tokeniser_attribute("vocabulary")
+    loss_reduction = checked_attribute("loss_reduction", _check_reduction)
+    # Not in `compile`: Keras would not compile a loaded model if that were overridden.
+    loss = checked_attribute("loss", _check_losses)
 
     # --- the step of `fit` and `evaluate`
-
-    @property
-    def loss(self):
-        """The loss given to `compile`, or None for the default."""
-        return self._loss
-
-    @loss.setter
-    def loss(self, loss):
-        # Not in `compile`: Keras would not compile a loaded model if that were overridden.
-        for part in keras.tree.flatten(loss):
-            _check_takes_logits(part)
-        self._loss = loss
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         two_readings = isinstance(y_pred, dict)
@@ -638,17 +663,6 @@ def _as_tensor(tokens):
     return ops.convert_to_tensor(tokens, "int32") if isinstance(tokens, np.ndarray) else tokens
 
 
-def check_words(name, vocabulary, size):
-    """Raise `ArgumentError` unless the attribute `name` is None or a tokeniser of `size` words."""
-    if not isinstance(vocabulary, (Tokenizer, type(None))):
-        received = f"Received: {type(vocabulary).__name__}."
-        way_out = " For a list of words, give dualnet.text.Vocabulary(words)."
-        raise ArgumentError(name, f"must be a tokeniser of dualnet.text. {received}", way_out)
-    if vocabulary is not None and (own := len(vocabulary)) != size:
-        received = f"Received: a vocabulary of {own} words. Build the model with {name}_size={own}."
-        raise ArgumentError(name, f"must have as many words as the model, {size}. {received}")
-
-
 class _RestartWithData(keras.callbacks.Callback):
     """Starts the streams from their first state whenever the data begin anew.
 
@@ -700,18 +714,3 @@ def _num_batches(data, batch_size):
         return data.num_batches if isinstance(data, keras.utils.PyDataset) else len(data)
     except TypeError:
         return None
-
-
-def _check_takes_logits(loss):
-    """Raise `ArgumentError` for a loss of probabilities, which the model does not compute."""
-    resolved = keras.losses.get(loss) if isinstance(loss, str) else loss
-    if isinstance(resolved, keras.losses.Loss):
-        takes_logits = resolved.get_config().get("from_logits", True)
-    else:  # a function, whose `from_logits` is False by default
-        names = inspect.signature(resolved).parameters if callable(resolved) else ()
-        takes_logits = "from_logits" not in names
-    if not takes_logits:
-        other = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
-        way_out = f" Leave it out, or give {other}."
-        required = "must take logits, the output of the model."
-        raise ArgumentError("loss", required, way_out, loss=loss)

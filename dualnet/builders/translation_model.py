@@ -5,7 +5,7 @@ from keras import ops, saving
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_range
-from dualnet.builders.model import LanguageModel, check_words
+from dualnet.builders.model import LanguageModel, tokeniser_attribute
 from dualnet.layers import without_gradients
 from dualnet.text import from_config
 
@@ -125,14 +125,7 @@ class TranslationModel(LanguageModel):
 
     # --- words
 
-    @property
-    def source_vocabulary(self):
-        return self._source_vocabulary
-
-    @source_vocabulary.setter
-    def source_vocabulary(self, vocabulary):
-        check_words("source_vocabulary", vocabulary, self.source_vocabulary_size)
-        self._source_vocabulary = vocabulary
+    source_vocabulary = tokeniser_attribute("source_vocabulary")
 
     def without_optimizer(self, graph=None):
         return TranslationModel(self.encoder, graph or self.graph, self.core, **self._settings())
