@@ -120,7 +120,7 @@ def test_bad_arguments_of_favoured_words_are_refused_by_name(gated, plain, monke
         ({"model": builders.with_gate(base(), 3, gate="lstm")}, "gate='lstm'"),
         ({"words": ["w1", "w33"]}, r"Received: 'w33'\. Did you mean 'w3'"),
         ({"count": 0}, "`count` must be an integer of at least 1"),
-        ({"corpus_tokens": [COUNT]}, "`corpus_tokens` must be ids of the model's vocabulary"),
+        ({"corpus_tokens": [COUNT]}, "`corpus_tokens` must hold ids of the model's vocabulary"),
         ({"corpus_tokens": [1, 1]}, "`least_occurrences` must leave a word.* has 2"),
     ]:
         with pytest.raises(ValueError, match=message):

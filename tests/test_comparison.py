@@ -109,7 +109,7 @@ def test_an_infinite_figure_is_null_in_json():
 
 
 def test_ids_that_are_none_are_refused():
-    with pytest.raises(ValueError, match="`ids` must be ids .* 0 to 256. Received: -1 to 3"):
+    with pytest.raises(ValueError, match="`ids` must hold ids .* 0 to 256. Received: -1 to 3"):
         comparable(BYTES, np.array([3, -1]), 1.0)
 
 

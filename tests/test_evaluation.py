@@ -78,7 +78,7 @@ def test_evaluation_sees_changed_weights(model, tokens):
     [
         ({"batch_size": 41}, "`batch_size` must be at most the 40 predicted tokens"),
         ({"tokens": np.array([1])}, "`tokens` must hold at least 2 tokens. Received: 1"),
-        ({"tokens": np.array([1, WORDS])}, "`tokens` must be ids of the model's vocabulary"),
+        ({"tokens": np.array([1, WORDS])}, "`tokens` must hold ids of the model's vocabulary"),
         ({"tokens": np.array([[1, 2]])}, "`tokens` must be an integer array of shape"),
         ({"tokens": np.array([1.0, 2.0])}, "`tokens` must be an integer array of shape"),
     ],

@@ -309,7 +309,7 @@ def test_an_error_or_an_interrupt_leaves_learners_as_they_were(model, ids, monke
         read_many(several, ids)
     assert len(calls) == 2
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="`text` must be ids of the model's vocabulary"):
+    with pytest.raises(ValueError, match="`text` must hold ids of the model's vocabulary"):
         read_many(several, [ids[0], ids[1], [WORDS]])
     for one, state in zip(several, before):
         assert_same(kept(one), state)

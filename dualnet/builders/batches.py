@@ -71,13 +71,13 @@ def check_streams(rows, streams):
         raise ArgumentError("x", f"{required} Received: a batch of {rows}.", way_out)
 
 
-def check_range(name, ids, lowest, vocabulary_size):
+def check_range(name, ids, lowest, vocabulary_size, way_out=""):
     """Raise `ArgumentError` if an id is below `lowest` or beyond the vocabulary."""
     low, high = ids.min(), ids.max()
     if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
         range_of_ids = f"0 to {vocabulary_size - 1}{', or -1 for padding' * (lowest < 0)}"
         required = f"must hold ids of the model's vocabulary, {range_of_ids}."
-        raise ArgumentError(name, f"{required} Received: {low} to {high}.")
+        raise ArgumentError(name, f"{required} Received: {low} to {high}.", way_out)
 
 
 def check_call(name, ids, lowest, vocabulary_size):

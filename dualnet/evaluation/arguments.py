@@ -7,6 +7,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, check_ids
 from dualnet.builders import LanguageModel, check_language_model
+from dualnet.builders.batches import check_range
 from dualnet.text import EOS, Tokenizer
 
 
@@ -28,11 +29,7 @@ def perplexity_of_mean(nats: float) -> float:
 def check_tokens(tokens: Any, words: int, *, least: int, name: str = "tokens") -> np.ndarray:
     """Return `tokens`, the argument `name`, as an int32 vector of ids below `words`."""
     tokens = check_ids(name, tokens, least=least)
-    if tokens.min() < 0 or tokens.max() >= words:
-        required = f"must be ids of the model's vocabulary, 0 to {words - 1}."
-        received = f"Received: {tokens.min()} to {tokens.max()}."
-        way_out = "Load the corpus with vocabulary=model.vocabulary."
-        raise ArgumentError(name, f"{required} {received} {way_out}")
+    check_range(name, tokens, 0, words, " Load the corpus with vocabulary=model.vocabulary.")
     return tokens.astype(np.int32, copy=False)
 
 
