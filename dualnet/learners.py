@@ -26,7 +26,7 @@ from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
-from dualnet.builders.weights import copy_weight
+from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens, perplexity_of
 from dualnet.evaluation.comparison import figures_of
@@ -82,9 +82,8 @@ class _Kind:
             self.twin.vocabulary = copy.vocabulary
             if isinstance(copy, TranslationModel):
                 self.twin.source_vocabulary = copy.source_vocabulary
-        copies, own = names_in(self.twin.core), names_in(self.twin.graph.core)
-        for name, weight in names_in(model.core).items():
-            copy_weight(weight, copies[name])
+        copy_weights(model, self.twin)
+        own = names_in(self.twin.graph.core)
         ends = np.cumsum(self.lesson.sizes)[:-1]
         learnt = self.lesson.which.weights.items()
         for (name, weight), part in zip(learnt, np.split(memory, ends)):
