@@ -85,7 +85,7 @@ def learn(folder, steps):
     from dualnet.text import plain_text, train_tokenizer
 
     yield
-    blocks = plain_text.blocks(folder / "train.txt", whole=True)
+    blocks = plain_text.blocks(folder / "train.txt")
     tokenizer = train_tokenizer(blocks, "bpe", size=8000)
     yield (folder / "train.txt").stat().st_size / 1e6, "MB/s", repr(tokenizer)
     tokenizer.save(folder / FILE)

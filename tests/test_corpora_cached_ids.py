@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualnet import _files, corpora
-from dualnet.corpora import Vocabulary, cached_ids, encoding, token_batches
+from dualnet.corpora import Vocabulary, cached_ids, encoding, sentence_batches, token_batches
 from dualnet.corpora.corpus import load_whole
 from dualnet.corpora.token_batches import TokenBatches
 from dualnet.text import plain_text
@@ -33,7 +33,7 @@ def cache(monkeypatch, tmp_path):
     monkeypatch.delenv("DUALNET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0)
-    monkeypatch.setattr(cached_ids, "CHUNK_TOKENS", 3)
+    monkeypatch.setattr(sentence_batches, "CHUNK_TOKENS", 3)
     monkeypatch.setattr(plain_text, "BLOCK_BYTES", 7)
     return tmp_path / "cache" / "dualnet" / "ids"
 
@@ -235,15 +235,15 @@ def test_a_text_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
 
 
 def test_an_interrupted_build_leaves_nothing_behind(tmp_path, monkeypatch, cache):
-    finish = cached_ids._OnDisk.finish
+    write_file = encoding._file
 
-    def stop(store, split, ids):
-        if split == "test":
+    def stop(ids, path):
+        if path.name == "test.npy":
             raise KeyboardInterrupt
-        return finish(store, split, ids)
+        return write_file(ids, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cached_ids._OnDisk, "finish", stop)
+        patch.setattr(encoding, "_file", stop)
         with pytest.raises(KeyboardInterrupt):
             load(write(tmp_path / "text"))
     assert list(cache.iterdir()) == []
@@ -280,7 +280,7 @@ def test_without_a_cache_folder_or_on_a_full_disk_the_ids_are_in_memory(
     def fail(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cached_ids._OnDisk, "finish", fail)
+    monkeypatch.setattr(encoding, "_file", fail)
     check(load(folder), mapped=False)
     assert list(cache.iterdir()) == []
 
@@ -336,7 +336,7 @@ def test_what_was_read_of_a_memory_map_is_let_go(tmp_path, monkeypatch, stride):
     path = tmp_path / "ids.npy"
     np.save(path, np.arange((1 << 22) + 1, dtype="int32"))  # 16 MiB
     monkeypatch.setattr(token_batches, "RELEASE_BYTES", 1 << 20)
-    tokens = cached_ids.mapped(path)
+    tokens = encoding.mapped(path)
     greatest = []
     for release in (cached_ids.release_pages, lambda tokens: None):
         monkeypatch.setattr(token_batches, "release_pages", release)
@@ -393,7 +393,7 @@ def test_an_unknown_word_is_named_with_its_line(
 
 
 @given(st.text("ab é€\n\t\r", max_size=30), st.integers(1, 9))
-def test_blocks_hold_whole_words_whatever_their_size(text, size):
+def test_blocks_hold_whole_lines_whatever_their_size(text, size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_text, "BLOCK_BYTES", size)
         if not text:
@@ -403,18 +403,21 @@ def test_blocks_hold_whole_words_whatever_their_size(text, size):
         blocks = list(plain_text.decoded(io.BytesIO(text.encode()).read, "standard input"))
     ended = text if text.endswith("\n") else text + "\n"
     assert "".join(blocks) == plain_text.marked(ended.replace("\r\n", "\n"))
-    assert all(block[-1] in " " + plain_text.END for block in blocks)
-    assert all(len(block.encode(errors="surrogatepass")) <= size + 30 for block in blocks)
+    assert all(block.endswith(plain_text.END) for block in blocks)
+    longest = max(map(len, ended.encode().splitlines(keepends=True)))
+    sizes = [len(block.replace(plain_text.END, "\n").encode()) for block in blocks]
+    assert max(sizes) <= 2 * longest + size
 
 
 @given(
-    st.text("ab é\n", min_size=1, max_size=30), st.sampled_from(plain_text.DOCUMENTS),
-    st.booleans(), st.integers(1, 9),
-)  # fmt: skip
-def test_line_ends_of_windows_are_newlines_wherever_a_block_ends(text, documents, whole, size):
+    st.text("ab é\n", min_size=1, max_size=30),
+    st.sampled_from(plain_text.DOCUMENTS),
+    st.integers(1, 9),
+)
+def test_line_ends_of_windows_are_newlines_wherever_a_block_ends(text, documents, size):
     def read(text):
         data = io.BytesIO(text.encode()).read
-        return "".join(plain_text.decoded(data, "a.txt", documents=documents, whole=whole))
+        return "".join(plain_text.decoded(data, "a.txt", documents=documents))
 
     text += "a"  # that is not blank
     with pytest.MonkeyPatch.context() as patch:

@@ -152,16 +152,16 @@ def reader(request):
 )
 @settings(max_examples=60, deadline=None)
 def test_blocks_of_any_size_give_what_one_block_gives(reader, text, documents):
-    def read(whole, size):
+    def read(size):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(plain_text, "BLOCK_BYTES", size)
             patch.setattr(plain_text, "DOCUMENT_BYTES", size)
             file = io.BytesIO(text.encode()).read
-            return list(plain_text.decoded(file, "a", documents=documents, whole=whole))
+            return list(plain_text.decoded(file, "a", documents=documents))
 
     if not text.strip(" \t\r\n\f\v"):
         return
-    one = "".join(read(True, 1 << 20))
+    one = "".join(read(1 << 20))
     if documents == "line":
         ended = text.replace("\r\n", "\n")
         assert one == plain_text.marked(ended + "\n" * (ended[-1] != "\n"))
@@ -170,10 +170,10 @@ def test_blocks_of_any_size_give_what_one_block_gives(reader, text, documents):
         assert not one[:-1].endswith((" ", "\t", "\n", "\v"))
     ids = reader.encode_marked(one).tolist()
     for size in (1, 2, 3, 5, 8, 13, 100):
-        blocks = read(True, size)
+        blocks = read(size)
         assert "".join(blocks) == one
         assert [i for block in blocks for i in reader.encode_marked(block).tolist()] == ids
-        words = [word for block in read(False, size) for word in plain_text.words_of(block)]
+        words = [word for block in blocks for word in plain_text.words_of(block)]
         assert words == plain_text.words_of(one)
 
 
@@ -184,7 +184,7 @@ def test_a_text_of_more_than_a_block_ends_where_a_short_one_does(tmp_path, docum
         ends = []
         for text in ("one two\n", lines):
             (tmp_path / "a.txt").write_text(text + blank)
-            whole = "".join(plain_text.blocks(tmp_path / "a.txt", documents=documents, whole=True))
+            whole = "".join(plain_text.blocks(tmp_path / "a.txt", documents=documents))
             ends.append(whole[whole.rindex("o") + 1 :])
         assert ends[0] == ends[1]
 
@@ -193,13 +193,13 @@ def test_a_text_of_more_than_a_block_ends_where_a_short_one_does(tmp_path, docum
 def test_a_long_document_is_cut_at_the_end_of_a_word_and_loses_nothing(text, size):
     def blocks():
         read = io.BytesIO(text.encode()).read
-        return list(plain_text.decoded(read, "a.txt", documents="file", whole=True))
+        return list(plain_text.decoded(read, "a.txt", documents="file"))
 
     if not text.strip():
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_text, "DOCUMENT_BYTES", size)
-        patch.setattr(plain_text, "WORD_BYTES", size)
+        for name in ("BLOCK_BYTES", "DOCUMENT_BYTES", "WORD_BYTES"):
+            patch.setattr(plain_text, name, size)
         parts = blocks()
     assert "".join(parts) == "".join(blocks())
     for part in parts:  # but for a run of white space, which is never cut

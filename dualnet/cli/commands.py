@@ -88,7 +88,7 @@ def _bytes_per_token(corpus: Any, options: Data) -> dict[str, float]:
     text = locate(name, options.path, options.lowercase, True, documents, options.fractions)
     end = ENDS[documents]
     return {
-        split: sum(len(block.replace(END, end).encode()) for block in text.read(split, False))
+        split: sum(len(block.replace(END, end).encode()) for block in text.read(split))
         / len(corpus.split(split))
         for split in SPLITS
     }
@@ -272,9 +272,9 @@ def learn_units(options: TrainTokenizer) -> None:
     check_output_file("--output", path)
     text = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
     settings = options.given(["size", "special", "lowercase"])
-    tokenizer = train_tokenizer(text.read("train", True), options.kind, **settings)
+    tokenizer = train_tokenizer(text.read("train"), options.kind, **settings)
     tokenizer.save(path)
-    first = next(filter(str.strip, next(text.read("train", True)).split(END)), "")[:SAMPLE]
+    first = next(filter(str.strip, next(text.read("train")).split(END)), "")[:SAMPLE]
     units = [unit["unit"] for unit in _units(tokenizer, first)]
     report(
         options,

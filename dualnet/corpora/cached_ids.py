@@ -8,7 +8,6 @@ that the ids depend on. A folder appears as a whole or not at all, and a damaged
 import contextlib
 import mmap
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,11 @@ from dualnet._files import (
     sha256_of_data,
     unseal,
 )
-from dualnet.corpora.encoding import Encoded, Settings, Store, Text, encode
+from dualnet.corpora.encoding import Encoded, Settings, Text, encode, mapped
 from dualnet.corpora.sources import SPLITS, cache_folder
 from dualnet.text import load_tokenizer
 
 LARGE_BYTES = 16 << 20  # the ids of larger texts are on disk
-CHUNK_TOKENS = 1 << 21
 FORMAT = 6  # increases when the ids of a text change, or the files that hold them
 DESCRIPTION = "ids.json"
 
@@ -47,15 +45,17 @@ def cached(text: Text, settings: Settings) -> Encoded:
     stamps = _stamps(text)
     sums = {path: sha256_of(path) for path in text.paths()}
     sources = {
-        split: ", ".join(str(part).replace(str(part.path), sums[part.path]) for part in parts)
+        split: [(sums[part.path], part.start, part.end) for part in parts]
         for split, parts in text.files.items()
     }
-    key = sha256_of_data({"format": FORMAT, "sources": sources, "settings": _as_data(settings)})
-    folder = cache_folder() / "ids" / key
+    vocabulary = settings.vocabulary
+    used = None if vocabulary is None else f"{vocabulary.kind} {vocabulary.sha256}"
+    key = {"format": FORMAT, "sources": sources, **vars(settings), "vocabulary": used}
+    folder = cache_folder() / "ids" / sha256_of_data(key)
     encoded = _open(folder, settings)
     if encoded is None:
         with contextlib.suppress(OSError):  # read-only, or the disk is full
-            encoded = _build(folder, sources, text, settings)
+            encoded = _build(folder, text, settings)
         encoded = encoded or encode(text, settings)
         if _stamps(text) != stamps:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
@@ -81,38 +81,7 @@ def release_pages(tokens: np.ndarray) -> None:
             base.madvise(mmap.MADV_DONTNEED)
 
 
-class _OnDisk(Store):
-    """A store of files in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        for split in SPLITS:  # one may be empty
-            (folder / f"{split}.numbers").touch()
-
-    def append(self, split: str, numbers: np.ndarray) -> None:
-        with open(self._folder / f"{split}.numbers", "ab") as file:
-            file.write(numbers.data)
-
-    def chunks(self, split: str) -> Iterator[np.ndarray]:
-        with open(self._folder / f"{split}.numbers", "rb") as file:
-            while data := file.read(CHUNK_TOKENS * 4):
-                yield np.frombuffer(data, "int32")
-
-    def finish(self, split: str, ids: np.ndarray | None) -> np.ndarray:
-        numbers_file = self._folder / f"{split}.numbers"
-        dtype = np.dtype("int32") if ids is None else ids.dtype
-        shape = (numbers_file.stat().st_size // 4,)
-        with open(self._folder / f"{split}.npy", "wb") as file:
-            np.lib.format.write_array_header_1_0(
-                file, {"descr": dtype.str, "fortran_order": False, "shape": shape}
-            )
-            for numbers in self.chunks(split):
-                file.write((numbers if ids is None else ids[numbers]).data)
-        numbers_file.unlink()
-        return mapped(self._folder / f"{split}.npy")
-
-
-def _build(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> Encoded | None:
+def _build(folder: Path, text: Text, settings: Settings) -> Encoded | None:
     """Write the ids to `folder`, one process at a time; return them, or None if that failed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder.parent.with_suffix(".lock")):
@@ -120,16 +89,15 @@ def _build(folder: Path, sources: dict[str, str], text: Text, settings: Settings
             return encoded  # another process was faster
         remove_unfinished(folder.parent)  # of killed processes
         with folder_beside(folder) as temporary:
-            _write(temporary, sources, text, settings)
+            _write(temporary, text, settings)
         return _open(folder, settings)
 
 
-def _write(folder: Path, sources: dict[str, str], text: Text, settings: Settings) -> None:
-    encoded = encode(text, settings, _OnDisk(folder))
-    words = encoded.vocabulary.file_name
-    encoded.vocabulary.save(folder / words)
-    made_from = {"format": FORMAT, "sources": sources, "settings": _as_data(settings)}
-    seal(folder, DESCRIPTION, {**made_from, "vocabulary": words, "text_sha256": encoded.sha256})
+def _write(folder: Path, text: Text, settings: Settings) -> None:
+    encoded = encode(text, settings, folder)
+    words = encoded["vocabulary"].file_name
+    encoded["vocabulary"].save(folder / words)
+    seal(folder, DESCRIPTION, {"vocabulary": words, "text_sha256": encoded["sha256"]})
 
 
 def _open(folder: Path, settings: Settings) -> Encoded | None:
@@ -141,21 +109,9 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
             words, documents=settings.documents, lowercase=settings.lowercase
         )
         splits = {split: mapped(folder / f"{split}.npy") for split in SPLITS}
-        return Encoded(splits, vocabulary, description["text_sha256"])
+        return {**splits, "vocabulary": vocabulary, "sha256": description["text_sha256"]}
     except (OSError, ValueError):
         return None
-
-
-def mapped(path: Path) -> np.ndarray:
-    """Return the array in the file `path` as a read-only memory map."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return np.asarray(array)  # a plain array: slices of np.memmap are slow
-
-
-def _as_data(settings: Settings) -> dict[str, Any]:
-    vocabulary = settings.vocabulary
-    used = None if vocabulary is None else f"{vocabulary.kind} {vocabulary.sha256}"
-    return {**vars(settings), "vocabulary": used}
 
 
 def _stamps(text: Text) -> list[tuple[int, int]]:

@@ -1,5 +1,6 @@
 """Corpora: text as three streams of ids."""
 
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, ha
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import DOCUMENTS, UNK, Tokenizer, Vocabulary, load_tokenizer
 from dualnet.text.loading import tokenizer_suffix
-from dualnet.text.plain_text import words_of
+from dualnet.text.plain_text import BLOCK_BYTES, DOCUMENT_BYTES, words_of
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches
@@ -226,16 +227,14 @@ def _read(text: Text, settings: Settings, *, suits: bool = False) -> Corpus:
     encoded = to_ids(text, settings)
     return Corpus(
         name=text.name,
-        **encoded.splits,
-        vocabulary=encoded.vocabulary,
-        sha256=encoded.sha256,
+        **encoded,
         lowercase=settings.lowercase,
         source=text.source,
         tokenizer=settings.tokenizer,
         fractions=text.fractions,
         vocabulary_size=settings.vocabulary_size,
         min_count=settings.min_count,
-        note=_note(text, encoded.vocabulary) if suits else "",
+        note=_note(text, encoded["vocabulary"]) if suits else "",
     )
 
 
@@ -245,7 +244,8 @@ def suited_tokenizer(text: Text) -> str:
     Words for a prepared text, in which rare words are `<unk>`. Else byte-level BPE, whose number
     of units grows with the square root of the training text: 4,000 for 1 MB.
     """
-    begin = words_of(next(text.read("train", True)))
+    blocks = itertools.islice(text.read("train"), DOCUMENT_BYTES // BLOCK_BYTES)
+    begin = words_of("".join(blocks)[:DOCUMENT_BYTES])
     if has_unknown(begin.count(UNK), len(begin)):
         return Vocabulary.kind
     units = 4 * math.isqrt(text.size("train"))

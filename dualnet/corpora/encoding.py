@@ -1,11 +1,10 @@
-"""Encoding: a text becomes ids, in one pass over it."""
+"""Encoding: a text becomes ids."""
 
 import hashlib
 import io
-import itertools
 import re
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,16 +49,9 @@ class Text:
         ends = (part.path.stat().st_size if part.end is None else part.end for part in parts)
         return sum(ends) - sum(part.start for part in parts)
 
-    def read(self, split: str, whole: bool) -> Iterator[str]:
-        """Yield the marked text of a split in blocks that split no word.
-
-        If `whole`, they split no document either.
-        """
-        settings: dict[str, Any] = {
-            "documents": self.documents,
-            "whole": whole,
-            "lowercase": self.lowercase,
-        }
+    def read(self, split: str) -> Iterator[str]:
+        """Yield the marked text of a split in blocks that split no document."""
+        settings: dict[str, Any] = {"documents": self.documents, "lowercase": self.lowercase}
         if not self.files:
             embedded = python_reference.split_texts()[split].encode()
             yield from decoded(io.BytesIO(embedded).read, self.name, **settings)
@@ -77,57 +69,80 @@ class Settings(_fields.Settings):
     tokenizer: str = "words"  # or "characters", "bytes", "bpe:8000"; unused with a vocabulary
     documents: str = choice("line", DOCUMENTS)
 
-    @property
-    def reads_words(self) -> bool:
-        """Whether the ids are those of words."""
-        if self.vocabulary is None:
-            return self.tokenizer == Vocabulary.kind
-        return isinstance(self.vocabulary, Vocabulary)
+
+# Fields of a `Corpus`: the ids of each split, int32 `(num_tokens,)`, their `vocabulary`, and
+# `sha256`, a hash of the words.
+Encoded = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """The ids of each split, int32 `(num_tokens,)`, their vocabulary, and a hash of the words."""
-
-    splits: dict[str, np.ndarray]
-    vocabulary: Tokenizer
-    sha256: str
-
-
-class Store:
-    """Holds the word numbers of each split in memory until the ids are known."""
-
-    def __init__(self) -> None:
-        self._chunks: dict[str, list[np.ndarray]] = {split: [] for split in SPLITS}
-
-    def append(self, split: str, numbers: np.ndarray) -> None:
-        """Add numbers, int32 `(count,)`."""
-        self._chunks[split].append(numbers)
-
-    def chunks(self, split: str) -> Iterator[np.ndarray]:
-        """Yield all numbers, in chunks of bounded size if the store is on disk."""
-        return iter(self._chunks[split])
-
-    def finish(self, split: str, ids: np.ndarray | None) -> np.ndarray:
-        """Return `ids[numbers]`, or the numbers, int32 `(num_tokens,)`, and discard them."""
-        numbers = np.concatenate([np.empty(0, "int32"), *self._chunks.pop(split)])
-        return numbers if ids is None else ids[numbers]
-
-
-def encode(text: Text, settings: Settings, store: Store | None = None) -> Encoded:
-    """Return the ids of `text`. What grows with its length is kept in `store`."""
-    store = store or Store()
-    if settings.reads_words:
-        return _encode_words(text, settings, store)
-    tokenizer = settings.vocabulary or learnt(text.read("train", True), settings)
+def encode(text: Text, settings: Settings, folder: Path | None = None) -> Encoded:
+    """Return the ids of `text`; in a `folder`, as memory maps of the files of its splits."""
+    tokenizer = settings.vocabulary or learnt(text.read("train"), settings)
     digest = hashlib.sha256()
+    fields: Encoded = {"vocabulary": tokenizer}
     for split in SPLITS:
-        for block in text.read(split, True):
-            store.append(split, tokenizer.encode_marked(block))
-            digest.update(block.encode(errors="surrogatepass"))
+        ids = _ids(text, split, tokenizer, digest)
+        fields[split] = _array(ids) if folder is None else _file(ids, folder / f"{split}.npy")
         digest.update(b"\n")  # marks the end of the split
-    splits = {split: store.finish(split, None) for split in SPLITS}
-    return Encoded(splits, tokenizer, digest.hexdigest())
+    return {**fields, "sha256": digest.hexdigest()}
+
+
+def _array(ids: Iterator[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, "int32"), *ids])
+
+
+def _file(ids: Iterator[np.ndarray], path: Path) -> np.ndarray:
+    """Write ids as the file `path`, and return a memory map of it."""
+    header: dict[str, Any] = {"descr": "<i4", "fortran_order": False, "shape": (0,)}
+    size = 0
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for numbers in ids:
+            file.write(numbers.data)
+            size += len(numbers)
+        file.seek(0)  # NumPy leaves room in the header for any size
+        np.lib.format.write_array_header_1_0(file, {**header, "shape": (size,)})
+    return mapped(path)
+
+
+def mapped(path: Path) -> np.ndarray:
+    """Return the array in the file `path` as a read-only memory map."""
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return np.asarray(array)  # a plain array: slices of np.memmap are slow
+
+
+def _ids(text: Text, split: str, tokenizer: Tokenizer, digest: Any) -> Iterator[np.ndarray]:
+    """Yield the ids of a split, and add its text to `digest`; of words, without white space."""
+    line, warned = 1, False
+    for block in text.read(split):
+        if not isinstance(tokenizer, Vocabulary):
+            digest.update(block.encode(errors="surrogatepass"))
+            yield tokenizer.encode_marked(block)
+            continue
+        if not warned and EOS in block and _SPELT_END.search(block):
+            warned = True
+            message = f"The split {split!r} of {text.name!r} spells {EOS} at the end of a line, "
+            way_out = "where one is added anyway. Remove those of the text."
+            warnings.warn(message + way_out, stacklevel=2)
+        if tokenizer.unk_id is None:
+            line = _check_known(text, split, block, line, tokenizer)
+        words = words_of(block)
+        digest.update(" ".join([*words, ""]).encode())
+        yield tokenizer.encode_words(words)
+
+
+def _check_known(text: Text, split: str, block: str, first: int, vocabulary: Vocabulary) -> int:
+    """Raise `ArgumentError` for a word not in `vocabulary`; return the line after the block."""
+    rows = block.replace(END, f"{END}\n").split("\n")
+    for line, row in enumerate(rows, first):
+        unknown = next((word for word in words_of(row) if word not in vocabulary), None)
+        if unknown is not None:
+            source = ", ".join(map(str, text.files.get(split, [text.name])))
+            place = f"line {line} of {source!r}{' (a line end)' * (unknown == EOS)}"
+            message = f"must contain every word of the text, since it has no {UNK}. "
+            message += f"Received: {unknown!r} in {place}. Give a vocabulary that contains "
+            raise ArgumentError("vocabulary", f"{message}it or {UNK}.")
+    return line  # the last row continues in the next block
 
 
 def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
@@ -137,9 +152,10 @@ def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
     """
     kind, size = check_tokenizer(settings.tokenizer)
     if kind == Vocabulary.kind:
-        lower = str.lower if settings.lowercase else str
-        counts = Counter(word for text in texts for word in words_of(lower(text)))
-        return Vocabulary.from_counts(counts, needs_unk=True, lowercase=settings.lowercase)
+        counts: Counter[str] = Counter()
+        for text in texts:
+            counts.update(words_of(text.lower() if settings.lowercase else text))
+        return _learnt_words(counts, settings)
     if kind == ByteTokenizer.kind:
         if settings.lowercase:
             raise ArgumentError("lowercase", "must be False for bytes.", lowercase=True)
@@ -162,44 +178,6 @@ def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
         raise ArgumentError("tokenizer", required, hint, tokenizer=tokenizer)
     check_size(kind, int(size))
     return kind, int(size)
-
-
-def _encode_words(text: Text, settings: Settings, store: Store) -> Encoded:
-    """Return the ids of the words of `text`.
-
-    The text is read once: words are numbered in order of appearance, the counts of the
-    numbers of train give the vocabulary, and the vocabulary gives the id of each number.
-    """
-    numbers: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    digest = hashlib.sha256()
-    num_train_words, warned = 0, False
-    for split in SPLITS:
-        for block in text.read(split, False):
-            # `map` over a bound method runs in C.
-            if not warned and EOS in block and _SPELT_END.search(block):
-                warned, place = True, f"The split {split!r} of {text.name!r}"
-                message = f"{place} spells {EOS} at the end of a line, where one is added anyway."
-                warnings.warn(f"{message} Remove those of the text.", stacklevel=2)
-            words = words_of(block)
-            store.append(split, np.fromiter(map(numbers.__getitem__, words), "int32", len(words)))
-            if words:
-                digest.update(" ".join(words).encode())
-                digest.update(b" ")
-        digest.update(b"\n")  # marks the end of the split
-        num_train_words = num_train_words or len(numbers)
-    vocabulary = settings.vocabulary
-    assert vocabulary is None or isinstance(vocabulary, Vocabulary)
-    if vocabulary is None:
-        counts = np.zeros(num_train_words, "int64")
-        for chunk in store.chunks("train"):
-            counts += np.bincount(chunk, minlength=num_train_words)
-        vocabulary = _learnt_words(Counter(dict(zip(numbers, counts.tolist()))), settings)
-    elif vocabulary.unk_id is None:
-        _check_known(text, numbers, vocabulary)
-    ids = vocabulary.encode_words(list(numbers))
-    return Encoded(
-        {split: store.finish(split, ids) for split in SPLITS}, vocabulary, digest.hexdigest()
-    )
 
 
 def _learnt_words(counts: Counter[str], settings: Settings) -> Vocabulary:
@@ -234,22 +212,3 @@ def _learnt_words(counts: Counter[str], settings: Settings) -> Vocabulary:
 def has_unknown(unknown: int, words: int) -> bool:
     """Return True if enough of the words of a text are `<unk>` to stand for its rare ones."""
     return unknown * WORDS_PER_UNK >= words > 0
-
-
-def _check_known(text: Text, words: Iterable[str], vocabulary: Vocabulary) -> None:
-    """Raise `ValueError` for the first of `words`, in the order of `text`, not in `vocabulary`."""
-    unknown = next((word for word in words if word not in vocabulary), None)
-    if unknown is None:
-        return
-    for split in SPLITS:
-        line = 1
-        for block in text.read(split, False):
-            for row in block.replace(END, f"{END}\n").split("\n"):
-                if unknown in words_of(row):
-                    source = ", ".join(map(str, text.files.get(split, [text.name])))
-                    place = f"line {line} of {source!r}{' (a line end)' * (unknown == EOS)}"
-                    message = f"must contain every word of the text, since it has no {UNK}. "
-                    message += f"Received: {unknown!r} in {place}. Give a vocabulary that contains "
-                    raise ArgumentError("vocabulary", f"{message}it or {UNK}.")
-                line += 1
-            line -= 1  # the last row continues in the next block

@@ -238,7 +238,7 @@ def _tokenizers(
     names = tuple(name for name, _ in chosen)
     tokenizers = []
     for (name, one), lines in zip(chosen, train if len(asked) == 2 else [train[0] + train[1]]):
-        settings = Settings(lowercase=lowercase, tokenizer=name)
+        settings = Settings(lowercase=lowercase, tokenizer=name, min_count=1)
         tokenizers.append(one or learnt((line + END for line in lines), settings))
     for one in tokenizers:
         one.require_eos("tokenizer", f"must contain {EOS}, which ends a text.")

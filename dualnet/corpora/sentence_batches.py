@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import check_choice, check_ids
-from dualnet.corpora.cached_ids import CHUNK_TOKENS, release_pages
+from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.token_batches import AROUND_BYTES, EpochBatches
 from dualnet.text import EOS, Tokenizer
 
 PADDINGS = ("pre", "post")
 PADDING_ID = -1  # of inputs; not the id of a word
+CHUNK_TOKENS = 1 << 21
 
 
 class ShuffledBatches(EpochBatches):

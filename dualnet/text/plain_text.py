@@ -104,7 +104,7 @@ def blocks(
 ) -> Iterator[str]:
     """Yield the marked text of the file at `path`, from byte `start` to `end`, in blocks.
 
-    `settings` are `documents`, `whole` and `lowercase` of `decoded`.
+    `settings` are `documents` and `lowercase` of `decoded`.
     """
     with open_regular(path) as file:
         file.seek(start)
@@ -123,21 +123,17 @@ def decoded(
     *,
     offset: int = 0,
     documents: str = "line",
-    whole: bool = False,
     lowercase: bool = False,
 ) -> Iterator[str]:
     """Yield the marked text that `read(size)` returns piece by piece, in blocks.
 
-    A word is never split between blocks; if `whole`, neither is a document of less than
-    `DOCUMENT_BYTES`. The last document ends with the text: `END` is added if it is missing.
+    No document of less than `DOCUMENT_BYTES` is split between blocks, and no word of less than
+    `WORD_BYTES`. The last document ends with the text: `END` is added if it is missing.
     Only a newline ends a line.
     An error, of an empty text or one that is not UTF-8, calls the text `name`.
     """
-    size, cut = (DOCUMENT_BYTES, _document_end) if whole else (BLOCK_BYTES, _word_end)
     ends_with_line = documents == "line"
-    first = offset
-    parts: list[bytes] = []  # what the last cut left
-    text = ""
+    first, rest, text = offset, b"", ""
 
     def block(data: bytes) -> str:
         text = text_of(data, name, offset=offset)
@@ -146,17 +142,12 @@ def decoded(
         text = marked(text, documents)
         return text.lower() if lowercase else text
 
-    while data := read(size):
-        if whole:
-            data = b"".join([*parts, data])
-            parts = []
-        if end := cut(data, documents):
-            text = block(b"".join([*parts, data[:end]]))
+    while data := read(max(BLOCK_BYTES, len(rest))):  # a long document is searched a few times
+        rest += data
+        if end := _document_end(rest, documents):
+            text = block(rest[:end])
             yield text
-            offset += sum(map(len, parts)) + end
-            parts = []
-        parts.append(data[end:])
-    rest = b"".join(parts)
+            offset, rest = offset + end, rest[end:]
     if ends_with_line:
         unended = rest[-1:] != b"\n" if rest else text[-1:] not in (END, "")
         rest += b"\n" * unended
@@ -166,13 +157,6 @@ def decoded(
         yield block(rest) + END * (not ends_with_line)
     elif not text:
         raise ValueError(f"A text file must not be empty. Received: {name!r}.")
-
-
-def _word_end(data: bytes, documents: str) -> int:
-    """Return the last place at which no word and no end of a document is split."""
-    # In UTF-8, neither byte is ever part of another character.
-    end = max(data.rfind(b"\n"), data.rfind(b" ")) + 1
-    return end if documents == "line" else len(data[:end].rstrip(BLANKS))
 
 
 def _document_end(data: bytes, documents: str) -> int:

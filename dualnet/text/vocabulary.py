@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -83,7 +84,7 @@ class Vocabulary(Tokenizer):
         if unk is None:
             ids: Iterable[int] = (self.id(word) for word in words)
         else:
-            ids = (get(word, unk) for word in words)
+            ids = map(get, words, itertools.repeat(unk))  # which runs in C
         return np.fromiter(ids, dtype="int32", count=len(words))
 
     def decode(self, ids: Iterable[int]) -> str:

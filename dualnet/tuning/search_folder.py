@@ -13,7 +13,7 @@ from dualnet._checks import ArgumentError
 from dualnet._files import folder_beside, read_json, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus
-from dualnet.corpora.cached_ids import mapped
+from dualnet.corpora.encoding import mapped
 from dualnet.runs import Run
 from dualnet.runs.folder import READ_AS, corpus_table, tokenizer_file
 from dualnet.text import load_tokenizer
