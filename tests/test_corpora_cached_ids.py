@@ -302,9 +302,8 @@ def test_many_may_build_at_once(tmp_path, cache):
 # --- use -----------------------------------------------------------------------------
 
 
-def test_batches_of_a_memory_map_equal_those_of_an_array(tmp_path, monkeypatch):
+def test_batches_of_a_memory_map_equal_those_of_an_array(tmp_path):
     mapped = load(write(tmp_path / "text"))
-    monkeypatch.setattr(token_batches, "RELEASE_BYTES", 1)  # after every batch
     for sizes in ({"batch_size": 1, "sequence_length": 4}, {"batch_size": 3, "sequence_length": 2}):
         plain = TokenBatches(np.array(mapped.train), **sizes)
         batches = mapped.batches("train", **sizes)
@@ -335,7 +334,6 @@ def resident_bytes(path):
 def test_what_was_read_of_a_memory_map_is_let_go(tmp_path, monkeypatch, stride):
     path = tmp_path / "ids.npy"
     np.save(path, np.arange((1 << 22) + 1, dtype="int32"))  # 16 MiB
-    monkeypatch.setattr(token_batches, "RELEASE_BYTES", 1 << 20)
     tokens = encoding.mapped(path)
     greatest = []
     for release in (cached_ids.release_pages, lambda tokens: None):

@@ -1,14 +1,14 @@
 """Batches of whole sentences, each read on its own; they need Keras."""
 
 import abc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from dualnet._checks import check_choice, check_ids
 from dualnet.corpora.cached_ids import release_pages
-from dualnet.corpora.token_batches import AROUND_BYTES, EpochBatches
+from dualnet.corpora.token_batches import EpochBatches
 from dualnet.text import EOS, Tokenizer
 
 PADDINGS = ("pre", "post")
@@ -127,14 +127,8 @@ class SentenceBatches(ShuffledBatches):
         length = self._longest(index)
         if index == 0 and len(self) > 1 and length == self._longest(1):
             length += 1
-        sentences = self._read(starts, ends)
+        sentences = (self._tokens[start:end] for start, end in zip(starts, ends))
         return self._padded(sentences, len(starts), length, before=self.padding == "pre")
-
-    def _read(self, starts: np.ndarray, ends: np.ndarray) -> Iterator[np.ndarray]:
-        around = AROUND_BYTES if self.shuffle else 0
-        for start, end in zip(starts, ends):
-            yield self._tokens[start:end]
-            self._release((end - start) * self._tokens.itemsize + around)
 
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the sentences of a batch."""

@@ -10,8 +10,6 @@ from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.streams import streams
 from dualnet.text import Tokenizer
 
-RELEASE_BYTES = 32 << 20
-AROUND_BYTES = 2 << 20  # Linux maps up to this much around an address that is read
 HALF = 0.05  # fraction of the random lengths around half of `sequence_length`
 SHORTEST = 5  # minimum of the random lengths
 LENGTHS, ORDER, CUTS = range(3)  # purposes of random generators
@@ -31,7 +29,6 @@ class EpochBatches(keras.utils.PyDataset):
         self.batch_size = check_count("batch_size", batch_size, least=1)
         self.seed = check_count("seed", seed, least=0)
         self._finished = False  # whether the last batch of the epoch was read
-        self._touched = 0  # bytes read of a memory map since its pages were released
 
     def on_epoch_end(self) -> None:
         if self._finished:  # Keras also calls it before the first epoch
@@ -43,13 +40,7 @@ class EpochBatches(keras.utils.PyDataset):
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")  # also ends a `for` loop
         self._finished = index == len(self) - 1
-
-    def _release(self, num_bytes: int) -> None:
-        """Count bytes that were read, and release the pages of a memory map now and then."""
-        self._touched += num_bytes
-        if self._touched >= RELEASE_BYTES:
-            release_pages(self._tokens)
-            self._touched = 0
+        release_pages(self._tokens)  # that the last batch read
 
 
 class TokenBatches(EpochBatches):
@@ -132,7 +123,6 @@ class TokenBatches(EpochBatches):
         self.lengths_vary = self.length_deviation > 0
         self.num_tokens = int(self._inputs.size)
         self._drawn = self._draw_lengths() if length_deviation else self._equal_lengths()
-        self._next = 0  # index of the batch that is adjacent to the last one in memory
         self.epoch = 0
 
     # --- the epoch
@@ -148,7 +138,6 @@ class TokenBatches(EpochBatches):
         self._cuts = None
         if self.partial_shuffle:
             self._cuts = self._random(CUTS).integers(self._inputs.shape[1], size=self.batch_size)
-            self._next = -1  # the streams start elsewhere
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -162,11 +151,7 @@ class TokenBatches(EpochBatches):
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         self._begin(index)
         start, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
-        batch = self._read(self._inputs, start, end), self._read(self._targets, start, end)
-        per_row = (end - start) * self._inputs.itemsize
-        self._release(self.batch_size * (per_row if index == self._next else AROUND_BYTES))
-        self._next = index + 1
-        return batch
+        return self._read(self._inputs, start, end), self._read(self._targets, start, end)
 
     def _read(self, rows: np.ndarray, start: int, end: int) -> np.ndarray:
         """Return a copy of the columns from `start` to `end`, counted from the cut of each row."""
