@@ -434,9 +434,10 @@ def adding(content, **settings):
 @pytest.mark.slow
 @pytest.mark.parametrize("special", ["§", "é", "°", "¶", "Ġ", "Ċ"])
 def test_a_special_string_that_stands_for_a_byte_is_refused(special):
-    with pytest.raises(ValueError, match="`special` must not be a unit of bytes.*Leave it out"):
+    refused = "`special` units must not be spelt as a unit of bytes.*Leave it out"
+    with pytest.raises(ValueError, match=refused):
         train_tokenizer([TEXT], "bpe", size=300, special=["<sep>", special])
-    with pytest.raises(ValueError, match="`special` units must not be spelt as a unit of bytes"):
+    with pytest.raises(ValueError, match=refused):
         edited(BPE, adding(special))
     tokenizer = train_tokenizer([f"a{special}b"], "characters", special=[special])
     assert tokenizer.decode(tokenizer.encode(f"a{special}b")) == f"a{special}b"

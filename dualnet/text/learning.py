@@ -102,13 +102,6 @@ def train_tokenizer(
     if kind == "word-piece" and tokenizer.get_vocab_size() > learnt:  # characters alone
         units = _commonest(tokenizer.get_vocab(), counts, learnt)
         tokenizer.model = models.WordPiece(units, unk_token=UNK)
-    taken = [text for text in special if kind == "bpe" and tokenizer.token_to_id(text) is not None]
-    if not "".join(taken).isascii():
-        wrong = next(text for text in taken if not text.isascii())
-        required = "must not be a unit of bytes, as the library writes them."
-        received = f"Received: {wrong!r}, which stands for a byte."
-        way_out = "Leave it out: it is read as text."
-        raise ArgumentError("special", f"{required} {received} {way_out}")
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in special])
     return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
 
