@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dualnet.corpora.pair_batches import PairBatches
 
 NUMBERS = "numbers"
-CHUNK_LINES = 10_000  # that are encoded at once
 OneTokenizer = StrPath | Tokenizer
 Tokenizers = OneTokenizer | tuple[OneTokenizer, ...] | list[OneTokenizer]
 
@@ -253,19 +252,12 @@ def _tokenizers(
 
 def _encode(lines: list[str], tokenizer: Tokenizer, place: str | Path) -> Encoded:
     """Return the ids of `lines` without `<eos>`, and their offsets."""
-    parts, lengths = [], [np.zeros(1, "int64")]
-    for start in range(0, len(lines), CHUNK_LINES):
-        chunk = lines[start : start + CHUNK_LINES]
-        text = "".join(line + END for line in chunk)
-        ids = tokenizer.encode_marked(text.lower() if tokenizer.lowercase else text)
-        ends = np.flatnonzero(ids == tokenizer.eos_id)
-        if len(ends) != len(chunk):
-            wrong = next(i for i, x in enumerate(chunk) if tokenizer.eos_id in tokenizer.encode(x))
-            received = f"Received: {chunk[wrong]!r} in {str(place)!r}. Remove it."
+    ids = [tokenizer.encode(line) for line in lines]
+    for line, line_ids in zip(lines, ids):
+        if tokenizer.eos_id in line_ids:
+            received = f"Received: {line!r} in {str(place)!r}. Remove it."
             raise ValueError(f"A line must not contain {EOS}, which ends it. {received}")
-        parts.append(np.delete(ids, ends))
-        lengths.append(np.diff(ends, prepend=-1) - 1)
-    return np.concatenate(parts), np.cumsum(np.concatenate(lengths))
+    return np.concatenate(ids), np.cumsum([0, *map(len, ids)])
 
 
 def _split(lines: Lines, sides: list[Encoded], max_tokens: int | None, *, whole: bool) -> PairSplit:
