@@ -854,7 +854,7 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     assert "`--fractions` needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
     (tmp_path / "own.txt").write_text("the cat sees the dog")
     assert cli.json(evaluate)["tokens"] == 6 - 1
-    assert "must have enough lines" in cli.refused(f"{evaluate} --split test")
+    assert "must leave text in each split" in cli.refused(f"{evaluate} --split test")
     (tmp_path / "wikitext-103").write_text("the cat sees the dog")
     monkeypatch.chdir(tmp_path)
     assert "not on this machine" in cli.refused(f"evaluate {run} --corpus wikitext-103")

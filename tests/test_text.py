@@ -630,5 +630,5 @@ def test_bad_fractions_are_refused(tmp_path, fractions):
     (tmp_path / "a.txt").write_text("a\n" * 9)
     with pytest.raises(ValueError, match="three numbers above 0|a sequence of numbers"):
         corpora.load(tmp_path / "a.txt", fractions=fractions)
-    with pytest.raises(ValueError, match="enough lines"):
+    with pytest.raises(ValueError, match="`fractions` must leave text in each split"):
         corpora.load(tmp_path / "a.txt", fractions=(1000, 1, 1))

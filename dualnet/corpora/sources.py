@@ -123,28 +123,22 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
     cuts = [0, *(round(total * share) for share in shares)]
     if total == 1:
         check_line_ends(path)
-    if min(np.diff(cuts)) < 1:
-        message = f"A file must have enough lines to be divided. Received: {str(path)!r} with "
-        received = f"{total} lines, for the fractions {tuple(fractions)}."
-        raise ValueError(f"{message}{received} Give a folder with {FILES}.")
     ends = [0, *(_end_of_line(path, line) for line in cuts[1:3]), path.stat().st_size]
     if documents == "blank-line":
         ends[1:3] = [_next_document(path, end) for end in ends[1:3]]
-        if len({*ends}) < 4:
-            message = f"must leave a document in each split. Received: fractions={tuple(fractions)}"
-            reason = "whose documents, which blank lines end, are too long or too few."
-            way_out = f"Choose other shares, or give a folder with {FILES}."
-            raise ArgumentError("fractions", f"{message} of {str(path)!r}, {reason} {way_out}")
-    parts = [Part(path, start, end) for start, end in itertools.pairwise(ends)]
-    for split, part, lines, share in zip(SPLITS, parts, np.diff(cuts), fractions):
-        text = blocks(path, start=part.start, end=part.end)
+    files, bounds = {}, itertools.pairwise(ends)
+    for split, share, lines, (start, end) in zip(SPLITS, fractions, np.diff(cuts), bounds):
+        files[split] = (Part(path, start, end),)
+        text = blocks(path, start=start, end=end) if start < end else ()
         if not any(block.replace(END, " ").strip() for block in text):
+            by_document = documents == "blank-line"
             message = f"must leave text in each split. Received: fractions={tuple(fractions)}, of "
             message += f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r},"
-            message += f" all blank. Choose a larger share for {split}"
-            message += "." if documents == "blank-line" else ", or remove the blank lines."
+            message += " too few for a document." if by_document else " without text."
+            message += f" Choose a larger share for {split}, or give a folder with {FILES}"
+            message += "." if by_document else ", or remove the blank lines."
             raise ArgumentError("fractions", message)
-    return {split: (part,) for split, part in zip(SPLITS, parts)}
+    return files
 
 
 def _end_of_line(path: Path, line: int) -> int:
