@@ -1,6 +1,7 @@
 """Batches of pairs of similar length; Keras is needed here."""
 
 import numpy as np
+from keras.utils import pad_sequences
 
 from dualnet._checks import check_count
 from dualnet.corpora.pair_split import PairSplit
@@ -98,12 +99,10 @@ class PairBatches(ShuffledBatches):
         self._begin(index)
         chosen = self.pairs_of(index)
         source_width, target_width = self._widths[chosen].max(axis=0)
-        source = np.full((len(chosen), source_width), PADDING_ID, "int32")
-        for row, pair in zip(source, chosen):
-            words = self._pairs.source(pair)
-            row[: len(words)] = words
-        sentences = (np.append(self._pairs.target(pair), self._eos_id) for pair in chosen)
-        target, targets, weights = self._padded(sentences, len(chosen), target_width)
+        sources = [self._pairs.source(pair) for pair in chosen]
+        source = pad_sequences(sources, source_width, padding="post", value=PADDING_ID)
+        sentences = [np.append(self._pairs.target(pair), self._eos_id) for pair in chosen]
+        target, targets, weights = self._padded(sentences, target_width)
         return {"source": source, "target": target}, targets, weights
 
     # --- the plan, the same in every epoch

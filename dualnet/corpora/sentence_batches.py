@@ -1,10 +1,10 @@
 """Batches of whole sentences, each read on its own; they need Keras."""
 
 import abc
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from keras.utils import pad_sequences
 
 from dualnet._checks import check_choice, check_ids
 from dualnet.corpora.cached_ids import release_pages
@@ -45,17 +45,13 @@ class ShuffledBatches(EpochBatches):
         return order
 
     def _padded(
-        self, sentences: Iterable[np.ndarray], rows: int, length: int, *, before: bool = False
+        self, sentences: list[np.ndarray], length: int, padding: str = "post"
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return inputs, targets and weights of sentences that end with `<eos>`."""
-        inputs = np.full((rows, length), PADDING_ID, "int32")
-        targets, weights = np.zeros_like(inputs), np.zeros(inputs.shape, "float32")
-        for row, ids in enumerate(sentences):
-            first = length - len(ids) if before else 0
-            words = slice(first, first + len(ids))
-            targets[row, words], weights[row, words] = ids, 1.0
-            inputs[row, words] = np.append(self._eos_id, ids[:-1])
-        return inputs, targets, weights
+        shifted = [np.append(self._eos_id, ids[:-1]) for ids in sentences]
+        inputs = pad_sequences(shifted, length, padding=padding, value=PADDING_ID)
+        targets = pad_sequences(sentences, length, padding=padding)
+        return inputs, targets, (inputs != PADDING_ID).astype("float32")
 
 
 class SentenceBatches(ShuffledBatches):
@@ -127,8 +123,8 @@ class SentenceBatches(ShuffledBatches):
         length = self._longest(index)
         if index == 0 and len(self) > 1 and length == self._longest(1):
             length += 1
-        sentences = (self._tokens[start:end] for start, end in zip(starts, ends))
-        return self._padded(sentences, len(starts), length, before=self.padding == "pre")
+        sentences = [self._tokens[start:end] for start, end in zip(starts, ends)]
+        return self._padded(sentences, length, self.padding)
 
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the sentences of a batch."""
