@@ -110,23 +110,18 @@ def is_full(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def folder_beside(
-    path: StrPath, *, replace: bool = True, prefix: str = UNFINISHED
-) -> Iterator[Path]:
+def folder_beside(path: StrPath) -> Iterator[Path]:
     """Yield an empty folder beside `path` that takes its place on success.
 
-    On an error the folder is removed and `path` is left untouched. Without `replace`, `path` must
-    be absent or an empty folder. The name of the folder begins with `prefix`.
+    On an error the folder is removed and `path` is left untouched.
     """
     path = Path(path)
-    temporary = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
     try:
         temporary.chmod(0o755)  # mkdtemp makes it private
         yield temporary
-        if replace and path.exists():
+        if path.exists():
             shutil.rmtree(path)
-        elif path.is_dir():
-            path.rmdir()  # not every system replaces an empty folder
         os.replace(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from types import SimpleNamespace
 
 import hypothesis
@@ -28,6 +27,7 @@ from keras import ops
 import dualnet
 from benchmarks import clients
 from dualnet import serving, training, zoo
+from dualnet._files import LOCK
 from dualnet.builders import language_model
 from dualnet.cli import main
 from dualnet.serving import exporting, one_step, sampling, saved_model
@@ -723,23 +723,31 @@ def test_a_killed_export_leaves_no_model_beside_the_tokeniser_of_another(
 
 
 def test_an_export_removes_what_killed_ones_left_but_none_under_way(monkeypatch, tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
     model = tmp_path / "model"
-    of_ended, of_this = map(exporting._owner, (ended.pid, os.getpid()))
-    killed, abandoned, under_way, elsewhere = (
-        tmp_path / f".model.unfinished-{owner}.abc"
-        for owner in (of_ended, "elsewhere-1", of_this, "elsewhere-2")
-    )
-    of_other_path = tmp_path / f".models.unfinished-{of_ended}.abc"
-    for folder in (killed, abandoned, under_way, elsewhere, of_other_path):
+    names = ("model.unfinished-1", "model.unfinished-2", "models.unfinished-1")
+    killed, under_way, of_other_path = folders = [tmp_path / f".{name}" for name in names]
+    for folder in folders:
         folder.mkdir()
         (folder / "half").write_text("")
-    two_days_ago = time.time() - 2 * 24 * 60 * 60
-    os.utime(abandoned, (two_days_ago, two_days_ago))
+        (folder / LOCK).write_text("")
+    (killed / LOCK).unlink()  # of an earlier version, or killed before it had one
     stub_write(monkeypatch)
+    holds = (
+        "import sys, filelock\n"
+        "with filelock.FileLock(sys.argv[1]):\n"
+        "    print(flush=True)\n"
+        "    sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holds, under_way / LOCK]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        UNCHECKED_EXPORT("a model", model)
+        assert set(tmp_path.iterdir()) == {model, under_way, of_other_path}
+        other.kill()
+    UNCHECKED_EXPORT("a model", tmp_path / "models")
+    shutil.rmtree(model)
     UNCHECKED_EXPORT("a model", model)
-    assert set(tmp_path.iterdir()) == {model, under_way, elsewhere, of_other_path}
+    assert set(tmp_path.iterdir()) == {model, tmp_path / "models"}
 
 
 def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch, tmp_path):

@@ -3,21 +3,20 @@
 import contextlib
 import glob
 import os
-import platform
 import re
 import shutil
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
+from filelock import FileLock
 
 from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._fields import documented
-from dualnet._files import flush, folder_beside
+from dualnet._files import LOCK, flush
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
 from dualnet.requests import SUFFIXES, Exporting, format_of
@@ -26,8 +25,6 @@ from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.loading import TOKENIZER_FILES
 from dualnet.text.plain_text import check_text
-
-ABANDONED_AFTER_SECONDS = 24 * 60 * 60
 
 
 @checked
@@ -273,13 +270,17 @@ def _export_folder(model: LanguageModel, directory: Path, format: str, request: 
     with _explained("directory", directory):
         _check_new_or_empty(directory)
         _make_parent(directory)
-        prefix = _unfinished_prefix(directory)
-        with folder_beside(directory, replace=False, prefix=prefix) as unfinished:
+        with _unfinished(directory) as folder:
+            unfinished = folder / directory.name
+            unfinished.mkdir(mode=0o755)  # a server may run as another user
             if format == "transformers":
                 transformers_folder.write_transformers_folder(model, unfinished)
             else:
                 _write_saved_model(model, unfinished, request)
             _check_new_or_empty(directory)  # another export may have finished first
+            if directory.exists():
+                directory.rmdir()  # not every system replaces an empty folder
+            os.replace(unfinished, directory)
 
 
 def _write_saved_model(model: LanguageModel, folder: Path, request: Exporting) -> None:
@@ -319,11 +320,7 @@ def _export_file(model: LanguageModel, path: Path, format: str, tokens: StrPath 
         else:
             data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
     beside = {name: path.with_name(f"{path.name}.{name}") for name in TOKENIZER_FILES}
-    with (
-        _explained("path", path),
-        tempfile.TemporaryDirectory(prefix=_unfinished_prefix(path), dir=path.parent) as folder,
-    ):
-        unfinished = Path(folder)
+    with _explained("path", path), _unfinished(path) as unfinished:
         if model.vocabulary is not None and tokens is None:  # whose ids are those of the file
             model.vocabulary.save(unfinished / beside[model.vocabulary.file_name].name)
         (unfinished / path.name).write_bytes(data)
@@ -380,34 +377,17 @@ def _explained(name: str, path: Path) -> Iterator[None]:
         raise (type(error) if isinstance(error, OSError) else OSError)(message) from None
 
 
-def _unfinished_prefix(path: Path) -> str:
-    """Return the prefix of this export's unfinished folder; remove those of killed exports.
+@contextlib.contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """Yield a folder for an export to `path` to write in; remove those of killed exports.
 
-    Those are of a process that has ended, or a day old. They stand beside `path`, where exports to
-    other paths may be under way, so their names tell the path and the process. A leading dot: a
-    model server takes a name that begins with a digit for a version to serve.
+    It stands beside `path`, with a leading dot: a model server takes a name that begins with a
+    digit for a version to serve. An export that is under way holds the lock in its folder.
     """
     prefix = f".{path.name}.unfinished-"
     for folder in path.parent.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError):
-            old = time.time() - folder.stat().st_mtime > ABANDONED_AFTER_SECONDS
-            if old or _has_ended(folder.name.removeprefix(prefix).partition(".")[0]):
-                shutil.rmtree(folder, ignore_errors=True)
-    return f"{prefix}{_owner(os.getpid())}."
-
-
-def _owner(process: int) -> str:
-    """Return a name for a process of this machine."""
-    return f"{platform.node().replace('.', '_')}-{process}"
-
-
-def _has_ended(owner: str) -> bool:
-    """Return True if `owner` names a process of this machine that has ended."""
-    process = owner.rpartition("-")[2]
-    if os.name != "posix" or not process.isdecimal() or owner != _owner(int(process)):
-        return False  # perhaps of another machine
-    try:
-        os.kill(int(process), 0)  # sends no signal, only checks; denied for another user's process
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)
-    return False
+        with contextlib.suppress(OSError), FileLock(folder / LOCK, timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
+    settings: Any = {"prefix": prefix, "dir": path.parent, "ignore_cleanup_errors": True}
+    with tempfile.TemporaryDirectory(**settings) as name, FileLock(Path(name, LOCK)):
+        yield Path(name)
