@@ -11,6 +11,8 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
+from dualnet.serving.requests import served
+
 # Answers requests, a line of JSON each, where neither dualnet nor Keras can be imported.
 CLIENT = """
 import functools, json, resource, sys
@@ -70,7 +72,7 @@ def graph_client(built):
         graph = tf.function(lambda **inputs: function(inputs), autograph=False)
         return graph.get_concrete_function(**specs)
 
-    return asker({name: graph(*endpoint) for name, endpoint in built.items()})
+    return asker({name: graph(*served(endpoint)) for name, endpoint in built.items()})
 
 
 def close(actual, expected, rtol=1e-4, atol=1e-5):

@@ -184,9 +184,8 @@ def test_a_step_of_no_rows_gets_no_rows(served):
 
 
 ROWS = "must have one row for each row of `ids`. Received rows of both:"
-BOUNDS = "Received lowest and highest:"
-LENGTHS = f"`lengths` must be at least 0 and at most the number of columns of `ids`. {BOUNDS}"
-IDS = f"`ids` must be ids of the vocabulary, 0 to 8. {BOUNDS}"
+LENGTHS = "`lengths` must be at least 0 and at most the number of columns of `ids`. Received:"
+IDS = "`ids` must be ids of the vocabulary, 0 to 8. Received:"
 
 
 @pytest.mark.slow
@@ -195,14 +194,14 @@ IDS = f"`ids` must be ids of the vocabulary, 0 to 8. {BOUNDS}"
     [
         ("score", [[1, 2], [3, 4]], {"lengths": [2]}, f"`lengths` {ROWS}] [1] [2]"),
         ("score", [[1, 2], [3, 4]], {"lengths": [2, 2, 2]}, f"`lengths` {ROWS}] [3] [2]"),
-        ("score", [[1, 2], [3, 4]], {"lengths": [2, -1]}, f"{LENGTHS}] [-1] [2]"),
-        ("score", [[1, 2], [3, 4]], {"lengths": [10**9, 2]}, f"{LENGTHS}] [2] [1000000000]"),
-        ("score", [[1, 2], [3, -1]], {"lengths": [2, 2]}, f"{IDS}] [-1] [3]"),
-        ("score", [[9, 2], [3, 4]], {"lengths": [1, 2]}, f"{IDS}] [0] [9]"),
+        ("score", [[1, 2], [3, 4]], {"lengths": [2, -1]}, f"{LENGTHS}] [-1]"),
+        ("score", [[1, 2], [3, 4]], {"lengths": [10**9, 2]}, f"{LENGTHS}] [1000000000]"),
+        ("score", [[1, 2], [3, -1]], {"lengths": [2, 2]}, f"{IDS}] [-1]"),
+        ("score", [[9, 2], [3, 4]], {"lengths": [1, 2]}, f"{IDS}] [9]"),
         ("step", [[1], [2]], {"state_1": 1}, f"`state_1` {ROWS}] [1] [2]"),
         ("step", [[1]], {"state_2": 2}, f"`state_2` {ROWS}] [2] [1]"),
-        ("step", [[1, 2], [-1, 4]], {}, f"{IDS}] [-1] [4]"),
-        ("step", [[9]], {}, f"{IDS}] [9] [9]"),
+        ("step", [[1, 2], [-1, 4]], {}, f"{IDS}] [-1]"),
+        ("step", [[9]], {}, f"{IDS}] [9]"),
         ("step", np.zeros((1, 0)), {}, "`ids` must hold at least one word in each row."),
     ],
 )
@@ -550,7 +549,7 @@ def test_words_are_drawn_with_the_probabilities_of_the_settings(logits, temperat
     count = 8000
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     settings = {
-        name: tf.fill((count,), tf.constant(value, sampling.SETTINGS[name]))
+        name: tf.fill((count,), tf.constant(value, sampling.settings_of(100)[name].dtype))
         for name, value in settings.items()
     }
     settings["seed"] = tf.range(count)

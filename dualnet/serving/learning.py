@@ -14,11 +14,11 @@ from dualnet.builders import LanguageModel, TranslationModel, checksum_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.requests import Exporting, Teaching
 from dualnet.serving import requests
-from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
+from dualnet.serving.requests import Endpoint, Input, Tensors
 from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
 
 REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
-MEMORY = {"memory": spec("memory", tf.float32, None)}  # any size, so that a wrong one is told
+MEMORY = {"memory": requests.finite(None)}  # of any size, so that a wrong one is told
 
 
 class Memories:
@@ -55,35 +55,34 @@ class Memories:
 
     def read_with(self, endpoint: Endpoint) -> Endpoint:
         """Return `endpoint` with a further input, `memory`, with which each row is read."""
-        function, specs = endpoint
+        function, declared = endpoint
 
         def remembering(inputs: Tensors) -> Tensors:
             memory, inputs = self._checked(inputs)
             with self.lesson.differing(self.lesson.values(), memory):
                 return _finite(function(inputs))
 
-        return remembering, {**specs, **MEMORY}
+        return remembering, {**declared, **MEMORY}
 
     def learn(self, reader: ServedReader) -> Endpoint:
         """Return the endpoint `learn`: one step of each row on its ids."""
 
         def learn(inputs: Tensors) -> Tensors:
             memory, inputs = self._checked(inputs)
-            inputs = requests.after(requests.finite(inputs, reader.specs), inputs)
-            inputs, in_row = requests.checked_rows(inputs, reader.words)
+            in_row = requests.in_row(inputs)
             time = tf.shape(in_row)[1]
             missing = [[0, 0], [0, tf.maximum(0, 2 - time)]]  # a step reads at least one token
-            ids, read = tf.pad(inputs["ids"], missing), tf.pad(in_row, missing)
-            states = [inputs[name] for name in reader.specs]
+            ids, read = tf.pad(tf.where(in_row, inputs["ids"], 0), missing), tf.pad(in_row, missing)
+            states = [inputs[name] for name in reader.inputs]
             settings = self._settings(inputs)
             log_p, states, memory, applied = self._step(ids, read, states, memory, settings)
             scores = tf.pad(log_p, [[0, 0], [1, 0]])[:, :time]  # the first token has none
             return _finite({
                 "log_probabilities": tf.where(in_row, scores, 0.0), "applied": applied,
-                "memory": self._marked(memory), **dict(zip(reader.specs, states)),
+                "memory": self._marked(memory), **dict(zip(reader.inputs, states)),
             })  # fmt: skip
 
-        return learn, {**IDS, **self._specs(reader)}
+        return learn, {**requests.rows_of(reader.words), **self._inputs(reader)}
 
     def learn_text(self, reader: ServedReader, tokenizer: TextReader) -> Endpoint:
         """Return the endpoint `learn_text`: a step for each segment of a text, as a `Learner`."""
@@ -91,9 +90,6 @@ class Memories:
 
         def learn_text(inputs: Tensors) -> Tensors:
             memory, inputs = self._checked(inputs)
-            limits = f"-1, for the start of a text, or an id, 0 to {reader.words - 1}"
-            last = requests.in_range("last", inputs["last"], -1, reader.words - 1, limits)
-            inputs = requests.after([last, *requests.finite(inputs, reader.specs)], inputs)
             text = tokenizer.encode(inputs["texts"], "texts")
             lengths = tf.cast(text.row_lengths(), tf.int32)
             ids = text.to_tensor(tokenizer.eos_id)
@@ -111,7 +107,7 @@ class Memories:
                 scores = scores.write(i, tf.transpose(log_p))
                 return i + 1, scores, states, memory, skipped + tf.cast(~applied, tf.int32)
 
-            states = [inputs[name] for name in reader.specs]
+            states = [inputs[name] for name in reader.inputs]
             array = tf.TensorArray(tf.float32, size=count)
             start = (0, array, states, memory, tf.zeros_like(lengths))
             _, array, states, memory, skipped = tf.while_loop(
@@ -121,15 +117,15 @@ class Memories:
             return _finite({
                 **scored_text(tokenizer, ids, lengths, scores),
                 "last": tf.gather(stream, lengths, batch_dims=1), "skipped": skipped,
-                "memory": self._marked(memory), **dict(zip(reader.specs, states)),
+                "memory": self._marked(memory), **dict(zip(reader.inputs, states)),
             })  # fmt: skip
 
-        texts = {"texts": spec("texts", tf.string), "last": spec("last", tf.int32)}
-        return learn_text, {**texts, **self._specs(reader)}
+        limits = f"-1, for the start of a text, or an id, 0 to {reader.words - 1}"
+        last = requests.whole(-1, reader.words - 1, limits)
+        return learn_text, {"texts": Input(tf.string), "last": last, **self._inputs(reader)}
 
-    def _specs(self, reader: ServedReader) -> Tensors:
-        settings = {name: spec(name, tf.float32) for name in REQUESTED}
-        return {**reader.specs, **MEMORY, **settings}
+    def _inputs(self, reader: ServedReader) -> dict[str, Input]:
+        return {**reader.inputs, **MEMORY, **dict.fromkeys(REQUESTED, requests.finite())}
 
     def _step(
         self, ids: Any, in_row: Any, states: Any, memory: Any, settings: Any
@@ -155,11 +151,8 @@ class Memories:
         """Return the differences of each row, checked, and all other inputs."""
         width = tf.shape(inputs["memory"])[1]
         required = f"`memory` must have {self.size} numbers in each row, or none. Received:"
-        checks = [
-            tf.debugging.Assert(tf.equal(width, self.size) | tf.equal(width, 0), [required, width]),
-            *requests.same_rows(inputs, next(iter(inputs))),
-        ]
-        inputs = requests.after(checks, inputs)
+        fits = tf.equal(width, self.size) | tf.equal(width, 0)
+        inputs = requests.after([tf.debugging.Assert(fits, [required, width])], inputs)
         missing = [[0, 0], [0, tf.where(tf.equal(width, 0), self.size, 0)]]
         memory = tf.ensure_shape(tf.pad(inputs.pop("memory"), missing), (None, self.size))
         mark = memory[:, -1]
@@ -168,18 +161,14 @@ class Memories:
             "zeros, or what this very model has learnt, whose last number, the mark of the "
             f"model, is {self.mark:.0f}"
         )
-        checks = [
-            *requests.finite({"memory": memory}, ["memory"]),
-            requests.all_valid("memory", mark, is_own, required),
-        ]
-        return requests.after(checks, {"memory": memory[:, :-1]})["memory"], inputs
+        check = requests.all_valid("memory", mark, is_own, required)
+        return requests.after([check], {"memory": memory[:, :-1]})["memory"], inputs
 
     def _marked(self, memory: Any) -> Any:
         return tf.pad(memory, [[0, 0], [0, 1]], constant_values=self.mark)
 
     def _settings(self, inputs: Tensors) -> Any:
         """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
-        inputs = requests.after(requests.finite(inputs, REQUESTED), inputs)
         columns = {
             name: tf.where(inputs[name] < 0, self.settings.get(name, 0.0), inputs[name])
             for name in REQUESTED

@@ -1,66 +1,93 @@
 """Inputs of requests, and checks of them in a graph: each refuses a request with one sentence."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 Tensors = dict[str, Any]
-Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Any]]  # with the specs of its inputs
 
 
-def spec(name: str, dtype: Any, *shape: int | None) -> Any:
-    """Return the spec of the input `name`, of shape `(batch, *shape)`."""
-    return tf.TensorSpec((None, *shape), dtype, name=name)
+class Input(NamedTuple):
+    """An input of shape `(batch, *shape)`, whose values must be as `required`.
 
-
-IDS = {"ids": spec("ids", tf.int32, None), "lengths": spec("lengths", tf.int32)}
-
-
-def checked_rows(inputs: Tensors, words: int) -> tuple[Tensors, Any]:
-    """Return `inputs`, among them `IDS`, after checks, and which ids are within their row.
-
-    Ids are of a vocabulary of `words` words. What stands beyond `lengths` may be anything, and
-    becomes 0.
+    `valid`, of the values and of all inputs, returns which of the values are; None: they all are.
     """
-    inputs = after(same_rows(inputs, "ids"), inputs)
-    lengths, time = inputs["lengths"], tf.shape(inputs["ids"])[1]
-    in_row = tf.sequence_mask(lengths, time)
-    ids = tf.where(in_row, inputs["ids"], 0)
-    columns = "at least 0 and at most the number of columns of `ids`"
-    checks = [in_range("lengths", lengths, 0, time, columns), are_words("ids", ids, words)]
-    return after(checks, {**inputs, "ids": ids}), in_row
+
+    dtype: Any
+    shape: tuple[int | None, ...] = ()
+    required: str = ""
+    valid: Callable[[Any, Tensors], Any] | None = None
 
 
-def in_range(name: str, values: Any, least: Any, most: Any, requirement: str) -> Any:
-    """Return an assertion that the integers `values` are from `least` to `most`.
-
-    The message says that the input `name` must be `requirement`. No values pass: their lowest is
-    the largest integer, and their highest the smallest.
-    """
-    lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
-    message = f"`{name}` must be {requirement}. Received lowest and highest:"
-    return tf.debugging.Assert((lowest >= least) & (highest <= most), [message, lowest, highest])
+Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Input]]  # a function of valid inputs
 
 
-def are_words(name: str, ids: Any, words: int) -> Any:
-    """Return an assertion that `ids` are those of a vocabulary of `words` words."""
-    return in_range(name, ids, 0, words - 1, f"ids of the vocabulary, 0 to {words - 1}")
+def finite(*shape: int | None) -> Input:
+    """Return an input of finite floats."""
+    return Input(tf.float32, shape, "finite", lambda x, _: tf.math.is_finite(x))
+
+
+def not_negative() -> Input:
+    """Return an input of a finite float for each row, at least 0."""
+    required = "finite and at least 0"
+    return Input(tf.float32, (), required, lambda x, _: tf.math.is_finite(x) & (x >= 0))
+
+
+def whole(least: int, most: int, required: str, *shape: int | None) -> Input:
+    """Return an input of integers from `least` to `most`."""
+    return Input(tf.int32, shape, required, lambda x, _: (x >= least) & (x <= most))
+
+
+def ids_of(words: int) -> Input:
+    """Return an input of rows of ids, of a vocabulary of `words` words."""
+    return whole(0, words - 1, f"ids of the vocabulary, 0 to {words - 1}", None)
+
+
+def rows_of(words: int, least: int = 0) -> dict[str, Input]:
+    """Return the inputs `ids` and `lengths`, each at least `least`, beyond which ids may be any."""
+
+    def are_words(ids: Any, inputs: Tensors) -> Any:
+        return ~in_row(inputs) | ((ids >= 0) & (ids < words))
+
+    def are_lengths(lengths: Any, inputs: Tensors) -> Any:
+        return (lengths >= least) & (lengths <= tf.shape(inputs["ids"])[1])
+
+    columns = f"at least {least} and at most the number of columns of `ids`"
+    return {
+        "ids": ids_of(words)._replace(valid=are_words),
+        "lengths": Input(tf.int32, (), columns, are_lengths),
+    }
+
+
+def in_row(inputs: Tensors) -> Any:
+    """Return which of the `ids` are within the `lengths`."""
+    return tf.sequence_mask(inputs["lengths"], tf.shape(inputs["ids"])[1])
+
+
+def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, Any]]:
+    """Return the function of an endpoint, after checks of its inputs, and the specs of these."""
+    function, inputs = endpoint
+
+    def checked(values: Tensors) -> Tensors:
+        values = after(same_rows(values, next(iter(inputs))), values)
+        checks = [
+            all_valid(name, values[name], declared.valid(values[name], values), declared.required)
+            for name, declared in inputs.items()
+            if declared.valid is not None
+        ]
+        return function(after(checks, values))
+
+    return checked, {
+        name: tf.TensorSpec((None, *declared.shape), declared.dtype, name)
+        for name, declared in inputs.items()
+    }
 
 
 def all_valid(name: str, values: Any, valid: Any, requirement: str) -> Any:
     """Return an assertion that all `values` are `valid`, bool of their shape."""
     message = f"`{name}` must be {requirement}. Received:"
     return tf.debugging.Assert(tf.reduce_all(valid), [message, tf.boolean_mask(values, ~valid)])
-
-
-def finite(inputs: Tensors, names: Iterable[str]) -> list[Any]:
-    """Return assertions that the `inputs` with these names, if they are floats, are finite."""
-    return [
-        all_valid(name, inputs[name], tf.math.is_finite(inputs[name]), "finite")
-        for name in names
-        if inputs[name].dtype.is_floating
-    ]
 
 
 def not_empty(name: str, ids: Any) -> Any:

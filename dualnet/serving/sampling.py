@@ -9,37 +9,21 @@ import tensorflow as tf
 
 from dualnet.generation.blocks import drawn_by, drawn_in_order
 from dualnet.serving import requests
-from dualnet.serving.requests import Tensors
+from dualnet.serving.requests import Input, Tensors
 from dualnet.serving.served_reader import ServedReader
 
-# How a row draws, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
-SETTINGS = {
-    "max_tokens": tf.int32,
-    "temperature": tf.float32,
-    "top_k": tf.int32,
-    "top_p": tf.float32,
-    "seed": tf.int32,
-    "stop_at_eos": tf.bool,
-}
 
-
-def checked(prompts: Any, settings: Tensors, bound: int) -> Tensors:
-    """Return `settings` with assertions that fail if a value is out of range.
-
-    `bound` is the highest `max_tokens`.
-    """
-    temperature, top_k, top_p = (settings[name] for name in ("temperature", "top_k", "top_p"))
-    is_temperature = tf.math.is_finite(temperature) & (temperature >= 0)
-    is_top_p = (top_p > 0) & (top_p <= 1)
+def settings_of(bound: int) -> dict[str, Input]:
+    """Return the inputs that say how a row draws; `bound` is the highest `max_tokens`."""
     limits = f"at least 0 and at most {bound}, the bound of this export"
-    checks = [
-        *requests.same_rows({"prompts": prompts, **settings}, "prompts"),
-        requests.in_range("max_tokens", settings["max_tokens"], 0, bound, limits),
-        requests.all_valid("temperature", temperature, is_temperature, "finite and at least 0"),
-        requests.all_valid("top_k", top_k, top_k >= 0, "at least 0 (0: all words)"),
-        requests.all_valid("top_p", top_p, is_top_p, "above 0 and at most 1"),
-    ]
-    return requests.after(checks, settings)
+    return {
+        "max_tokens": requests.whole(0, bound, limits),
+        "temperature": requests.not_negative(),
+        "top_k": Input(tf.int32, (), "at least 0 (0: all words)", lambda x, _: x >= 0),
+        "top_p": Input(tf.float32, (), "above 0 and at most 1", lambda x, _: (x > 0) & (x <= 1)),
+        "seed": Input(tf.int32),
+        "stop_at_eos": Input(tf.bool),
+    }
 
 
 def draw_words(

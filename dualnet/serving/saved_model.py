@@ -12,8 +12,8 @@ from dualnet.serving import requests, translator_endpoints
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.learning import Memories
-from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
-from dualnet.serving.sampling import SETTINGS, checked, draw_words
+from dualnet.serving.requests import Endpoint, Input, Tensors
+from dualnet.serving.sampling import draw_words, settings_of
 from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
 from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
 
@@ -53,7 +53,7 @@ def write_saved_model(
         if tokenizer is not None:
             built["learn_text"] = memories.learn_text(reader, tokenizer)
     for name in names:
-        function, specs = built[name]
+        function, specs = requests.served(built[name])
         archive.add_endpoint(name, function, [specs])
     # TensorFlow would trace the gradients of a model that learns again, and not find their loops.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=memories is None)
@@ -74,60 +74,57 @@ def _save_tokenizers(model: LanguageModel, folder: Path) -> None:
 
 def _score(reader: ServedReader) -> Endpoint:
     def score(inputs: Tensors) -> Tensors:
-        inputs, in_row = requests.checked_rows(inputs, reader.words)
-        ids = inputs["ids"]
+        in_row = requests.in_row(inputs)
+        ids = tf.where(in_row, inputs["ids"], 0)
         batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
         log_p = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
         # The 0 of the first token, cut off again from an empty text.
         scores = tf.concat([tf.zeros((batch, 1)), log_p], axis=1)[:, :time]
         return {"log_probabilities": tf.where(in_row, scores, 0.0)}
 
-    return score, dict(IDS)
+    return score, requests.rows_of(reader.words)
 
 
 def _step(reader: ServedReader) -> Endpoint:
     def step(inputs: Tensors) -> Tensors:
+        constants = {name: inputs[name] for name in reader.constants}
         checks = [
-            *requests.same_rows(inputs, "ids"),
-            requests.are_words("ids", inputs["ids"], reader.words),
             requests.not_empty("ids", inputs["ids"]),
-            *requests.finite(inputs, reader.specs),
-            *requests.same_rows(
-                {name: inputs[name] for name in reader.constants}, "memory", axis=1, part="column"
-            ),
+            *requests.same_rows(constants, "memory", axis=1, part="column"),
         ]
         inputs = requests.after(checks, inputs)
-        logits, states = reader.advance(inputs["ids"], [inputs[name] for name in reader.specs])
-        names = list(reader.specs)[len(reader.constants) :]
+        logits, states = reader.advance(inputs["ids"], [inputs[name] for name in reader.inputs])
+        names = list(reader.inputs)[len(reader.constants) :]
         return {"logits": logits, **dict(zip(names, states))}
 
-    return step, {"ids": spec("ids", tf.int32, None), **reader.specs}
+    return step, {"ids": requests.ids_of(reader.words), **reader.inputs}
 
 
 def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> Endpoint:
     def predict_next(inputs: Tensors) -> Tensors:
-        inputs, _ = requests.checked_rows(inputs, reader.words)
-        ids, lengths = inputs["ids"], inputs["lengths"]
-        columns = "at least 1 and at most the number of columns of `ids`"
-        checks = [requests.in_range("lengths", lengths, 1, tf.shape(ids)[1], columns)]
-        inputs = requests.after([*checks, *requests.finite(inputs, reader.specs)], inputs)
-        states = [inputs[name] for name in reader.specs]
-        read = reader.last(inputs["ids"], inputs["lengths"], states)
+        ids = tf.where(requests.in_row(inputs), inputs["ids"], 0)
+        states = [inputs[name] for name in reader.inputs]
+        read = reader.last(ids, inputs["lengths"], states)
         return _likeliest(reader, tokenizer, inputs["k"], *read)
 
-    return predict_next, {**IDS, "k": spec("k", tf.int32), **reader.specs}
+    rows = requests.rows_of(reader.words, least=1)
+    return predict_next, {**rows, **_k(reader), **reader.inputs}
 
 
 def _predict_next_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
     def predict_next_text(inputs: Tensors) -> Tensors:
-        inputs = requests.after(requests.same_rows(inputs, "prompts"), inputs)
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         start = tf.fill((prompts.nrows(), 1), tokenizer.eos_id)
         ids = tf.concat([start, prompts.to_tensor(tokenizer.eos_id)], axis=1)
         read = reader.last(ids, tf.cast(prompts.row_lengths(), tf.int32) + 1)
         return _likeliest(reader, tokenizer, inputs["k"], *read)
 
-    return predict_next_text, {"prompts": spec("prompts", tf.string), "k": spec("k", tf.int32)}
+    return predict_next_text, {"prompts": Input(tf.string), **_k(reader)}
+
+
+def _k(reader: ServedReader) -> dict[str, Input]:
+    limits = f"at least 1 and at most the number of words, {reader.words}"
+    return {"k": requests.whole(1, reader.words, limits)}
 
 
 def _likeliest(
@@ -137,8 +134,6 @@ def _likeliest(
 
     There are as many columns as the largest k; what stands beyond the k of a row is padding.
     """
-    limits = f"at least 1 and at most the number of words, {reader.words}"
-    k = requests.after([requests.in_range("k", k, 1, reader.words, limits)], {"k": k})["k"]
     width = keras.ops.max(k, initial=1)
     probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
     within = tf.range(width) < k[:, None]
@@ -146,7 +141,7 @@ def _likeliest(
     answer = {"ids": tf.where(within, ids, -1), "probabilities": probabilities}
     if tokenizer is not None:
         answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
-    return {**answer, **dict(zip(reader.specs, states))}
+    return {**answer, **dict(zip(reader.inputs, states))}
 
 
 def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
@@ -158,7 +153,7 @@ def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
         context = tf.concat([tf.fill((batch, 1), tokenizer.eos_id), ids], axis=1)[:, :time]
         return scored_text(tokenizer, ids, lengths, reader.log_probabilities(context, ids))
 
-    return score_text, {"texts": spec("texts", tf.string)}
+    return score_text, {"texts": Input(tf.string)}
 
 
 def _generate_text(
@@ -166,14 +161,12 @@ def _generate_text(
 ) -> Endpoint:
     def generate_text(inputs: Tensors) -> Tensors:
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
-        settings = {name: inputs[name] for name in SETTINGS}
-        settings = checked(inputs["prompts"], settings, min(max_tokens, tf.int32.max))
-        drawn, scores = draw_words(reader, prompts, settings, tokenizer.eos_id, excluded_ids)
+        drawn, scores = draw_words(reader, prompts, inputs, tokenizer.eos_id, excluded_ids)
         return {
             "texts": tokenizer.decode(tf.concat([prompts, drawn], axis=1)),
             "log_probabilities": scores.to_tensor(0.0),
             "lengths": tf.cast(drawn.row_lengths(), tf.int32),
         }
 
-    specs = {name: spec(name, dtype) for name, dtype in SETTINGS.items()}
-    return generate_text, {"prompts": spec("prompts", tf.string), **specs}
+    settings = settings_of(min(max_tokens, tf.int32.max))
+    return generate_text, {"prompts": Input(tf.string), **settings}

@@ -7,9 +7,10 @@ import tensorflow as tf
 from dualnet.builders import Graph, LanguageModel
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.layers import without_gradients
+from dualnet.serving import requests
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
-from dualnet.serving.requests import Tensors, spec
+from dualnet.serving.requests import Input, Tensors
 
 TextReader = GraphTokenizer | GraphBPE
 
@@ -25,7 +26,7 @@ class ServedReader:
     Attributes:
         words: Number of words.
         constants: Names of what is read of the source: none in a language model.
-        specs: The specs of the constants and of all states, by name.
+        inputs: dict of str to `Input`, the constants and all states.
     """
 
     def __init__(self, model: LanguageModel, graph: Graph | None = None):
@@ -34,10 +35,10 @@ class ServedReader:
         self.max_tokens = max(1, min(MAX_TOKENS, MAX_LOGITS // self.words))
         self.constants = CONSTANTS[: self.graph.constants]
         names = [*self.constants, *(f"state_{i}" for i in range(1, len(self.sizes) + 1))]
-        self.specs = {
-            name: spec(name, tf.bool if name == "mask" else tf.float32, *state.shape[1:])
-            for name, state in zip(names, self.graph.states)
-        }
+        shapes = [state.shape[1:] for state in self.graph.states]
+        self.inputs = {name: requests.finite(*shape) for name, shape in zip(names, shapes)}
+        if "mask" in self.inputs:
+            self.inputs["mask"] = Input(tf.bool, (None,))
 
     def zeros(self, batch: Any) -> list[Any]:
         """Return the states before a text: list of `(batch, size)`."""

@@ -8,29 +8,25 @@ from keras import ops
 from dualnet.builders import TranslationModel
 from dualnet.generation.beam import NONE, Finished, Search, likeliest_words, search_in_graph
 from dualnet.serving import requests
-from dualnet.serving.requests import IDS, Endpoint, Tensors, spec
+from dualnet.serving.requests import Endpoint, Input, Tensors
 from dualnet.serving.served_reader import ServedReader
-
-# How a row is translated, see `dualnet.export`: name to dtype of a tensor `(batch,)`.
-COUNTS = ("beam", "n_best", "max_tokens")
-SETTINGS = {**dict.fromkeys(COUNTS, tf.int32), "length_normalization": tf.float32}
 
 
 def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict[str, Endpoint]:
     """Return `encode` and `translate`, whose `max_tokens` are at most `bound`."""
     bound = min(bound, tf.int32.max)
 
-    def read(inputs: Tensors) -> tuple[Tensors, list[Any]]:
-        inputs, in_row = requests.checked_rows(inputs, model.source_vocabulary_size)
-        return inputs, reader.encode(inputs["ids"], in_row)
+    rows = requests.rows_of(model.source_vocabulary_size)
+    declared = settings_of(reader.words, bound)
+
+    def read(inputs: Tensors) -> list[Any]:
+        return reader.encode(inputs["ids"], requests.in_row(inputs))
 
     def encode(inputs: Tensors) -> Tensors:
-        _, encoded = read(inputs)
-        return dict(zip(reader.specs, encoded))
+        return dict(zip(reader.inputs, read(inputs)))
 
     def translate(inputs: Tensors) -> Tensors:
-        inputs, encoded = read(inputs)
-        settings = checked(inputs, reader.words, bound)
+        encoded, settings = read(inputs), {name: inputs[name] for name in declared}
         limits, default = settings["max_tokens"], tf.minimum(2 * inputs["lengths"] + 10, bound)
         settings["max_tokens"] = tf.where(limits > 0, limits, default)
         penalty = settings["length_normalization"]
@@ -51,29 +47,22 @@ def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict
         finished, _ = search_in_graph(search, step, encoded[count:], first_ids, is_running=running)
         return _outputs(finished, settings["n_best"], eos_id)
 
-    settings = {name: spec(name, dtype) for name, dtype in SETTINGS.items()}
-    return {"encode": (encode, dict(IDS)), "translate": (translate, {**IDS, **settings})}
+    return {"encode": (encode, rows), "translate": (translate, {**rows, **declared})}
 
 
-def checked(inputs: Tensors, words: int, bound: int) -> Tensors:
-    """Return the `SETTINGS` of `inputs` with assertions that fail if a value is out of range.
-
-    `bound` is the highest `max_tokens`.
-    """
-    settings = {name: inputs[name] for name in SETTINGS}
-    beam, n_best, penalty = (settings[k] for k in ("beam", "n_best", "length_normalization"))
+def settings_of(words: int, bound: int) -> dict[str, Input]:
+    """Return the inputs that say how a row is translated; `bound` is the highest `max_tokens`."""
     limits = (
         f"at least 0 (0: twice the source, and 10) and at most {bound}, the bound of this export"
     )
-    valid_penalty = tf.math.is_finite(penalty) & (penalty >= 0)
-    within = (n_best >= 1) & (n_best <= beam)
-    checks = [
-        requests.in_range("beam", beam, 1, words, f"from 1 to {words}, the number of target words"),
-        requests.all_valid("n_best", n_best, within, "at least 1 and at most `beam`"),
-        requests.in_range("max_tokens", settings["max_tokens"], 0, bound, limits),
-        requests.all_valid("length_normalization", penalty, valid_penalty, "finite and at least 0"),
-    ]
-    return requests.after(checks, settings)
+    beam = f"from 1 to {words}, the number of target words"
+    within = "at least 1 and at most `beam`"
+    return {
+        "beam": requests.whole(1, words, beam),
+        "n_best": Input(tf.int32, (), within, lambda n, inputs: (n >= 1) & (n <= inputs["beam"])),
+        "max_tokens": requests.whole(0, bound, limits),
+        "length_normalization": requests.not_negative(),
+    }
 
 
 def _outputs(finished: Finished, n_best: Any, eos_id: int) -> Tensors:
