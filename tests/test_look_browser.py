@@ -124,8 +124,8 @@ def test_the_pointer_shows_the_five_likeliest_words_and_the_rank(browser):
     for i in (0, 7, 12):
         browser.hover(browser.word(i))
         reading = data["readings"][0]
-        names = [data["names"][k] for k in reading["likeliest"][5 * i : 5 * i + 5]]
-        true = data["names"][data["ids"][i]]
+        names = [data["names"][str(k)] for k in reading["likeliest"][5 * i : 5 * i + 5]]
+        true = data["names"][str(data["ids"][i])]
         expected = names if true in names else [*names, true]
         assert browser.texts("#details li > span") == expected
         assert browser.texts("#details li.true > span") == [true]
@@ -360,12 +360,11 @@ def made_up(bits):
     readings = [
         {"model": number, "kind": "fixed", "segment": None, "bits": column, "ranks": [1] * count,
          "perplexity": None if None in column else 2 ** np.mean(column),
-         "likeliest": [0] * count, "probabilities": [0.5] * count,
-         "favoured": None, "gates": None, "shares": None}
+         "likeliest": [0] * count, "probabilities": [0.5] * count}
         for number, column in enumerate(bits)
     ]  # fmt: skip
     data = {
-        "names": ["the", "<eos>"], "ids": [0] * count, "eos": 1, "unknown": None, "after": "",
+        "names": {0: "the", 1: "<eos>"}, "ids": [0] * count, "eos": 1, "unknown": None, "after": "",
         "pieces": ["the"] * count, "before": ["", *[" "] * (count - 1)],
         "levels": {"word": [*range(count)]},
         "models": [f"model {number}" for number in range(len(bits))], "readings": readings,

@@ -3,7 +3,6 @@
 import dataclasses
 import html
 import itertools
-import math
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -16,7 +15,7 @@ from dualnet._checks import ArgumentError, StrPath, checked, finite
 from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
 from dualnet.builders import LanguageModel
-from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
+from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.words import words_of
 from dualnet.looking.reading import Reading, read
 from dualnet.requests import DynamicEvaluating, Looking, check_reading
@@ -131,7 +130,7 @@ def look(
     }
     data = _data(text, tokenizer, ids, offsets, readings)
     perplexities = [
-        {"name": name, **dict(zip(KINDS, [perplexity_of(reading.losses) for reading in of]))}
+        {"name": name, **dict(zip(KINDS, [reading.perplexity for reading in of]))}
         for name, of in readings.items()
     ]
     segment = next(iter(readings.values()))[-1].segment
@@ -139,6 +138,8 @@ def look(
 
 
 KINDS = ("fixed", "learning")
+NAMED = ("likeliest", "favoured")  # columns of ids
+DIGITS = {"bits": 5, "probabilities": 6, "gates": 4, "shares": 4}
 
 
 def _named(models: Any) -> dict[str, Any]:
@@ -207,27 +208,22 @@ def _data(
 ) -> dict[str, Any]:
     """Return the data of the page, JSON-serialisable.
 
-    The names of units are listed once, in `names`; all else refers to them by number.
+    The names of units stand once, in `names`; all else refers to them by id.
     """
-    every = [reading for of in readings.values() for reading in of]
-    named = [array for r in every for array in (r.likeliest, r.favoured) if array is not None]
-    whole = np.concatenate([ids, *(array.ravel() for array in named), [tokenizer.require_eos()]])
-    used, numbers = np.unique(whole, return_inverse=True)
-    places = dict(zip(used.tolist(), range(len(used))))
-
-    def numbered(array: np.ndarray | None) -> list[int] | None:
-        return None if array is None else [places[i] for i in array.ravel().tolist()]
-
+    columns = [reading.columns for of in readings.values() for reading in of]
+    named = [c[name].ravel() for c in columns for name in NAMED if name in c]
+    eos_id = tokenizer.require_eos()
+    used = np.unique(np.concatenate([ids, *named, [eos_id]]))
     pieces, gaps, end = [], [], 0
     for start, stop in offsets.tolist():
         gaps.append(text[end : max(start, end)])
         pieces.append(text[max(start, end) : stop])
         end = max(end, stop)
     return {
-        "names": [tokenizer.words[i] for i in used.tolist()],
-        "ids": numbers[: len(ids)].tolist(),
-        "eos": places[tokenizer.require_eos()],  # before the first unit, too
-        "unknown": places.get(tokenizer.unk_id),
+        "names": {i: tokenizer.words[i] for i in used.tolist()},
+        "ids": ids.tolist(),
+        "eos": eos_id,  # before the first unit, too
+        "unknown": tokenizer.unk_id,
         "pieces": pieces,
         "before": gaps,
         "after": text[end:],
@@ -238,14 +234,11 @@ def _data(
                 "model": number,
                 "kind": kind,
                 "segment": reading.segment,
-                "perplexity": finite(perplexity_of(reading.losses)),
-                "bits": _rounded(reading.losses / math.log(2), 5),
-                "ranks": reading.ranks.tolist(),
-                "likeliest": numbered(reading.likeliest),
-                "probabilities": _rounded(reading.probabilities, 6),
-                "favoured": numbered(reading.favoured),
-                "gates": _rounded(reading.gates, 4),
-                "shares": _rounded(reading.shares, 4),
+                "perplexity": finite(reading.perplexity),
+                **{
+                    name: _rounded(column, DIGITS.get(name, 0))
+                    for name, column in reading.columns.items()
+                },
             }
             for number, of in enumerate(readings.values())
             for kind, reading in zip(KINDS, of)
@@ -266,10 +259,8 @@ def _levels(text: str, tokenizer: Tokenizer, ids: np.ndarray) -> dict[str, np.nd
     return {"unit": units} | ({"word": words} if len(words) < len(units) else {})
 
 
-def _rounded(array: np.ndarray | None, digits: int) -> list[float | None] | None:
-    if array is None:
-        return None
-    return [finite(round(float(value), digits)) for value in array.ravel()]
+def _rounded(column: np.ndarray, digits: int) -> list[float | None]:
+    return [finite(round(value, digits)) for value in column.ravel().tolist()]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """What a model predicts at each unit of a text, with fixed weights or with weights that learn."""
 
 import contextlib
-import dataclasses
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -11,6 +11,7 @@ from dualnet.adaptation.dynamic import learning
 from dualnet.analysis.model_outputs import SEGMENT, find_layer
 from dualnet.builders import Graph, LanguageModel, questions, reader_of, token_losses
 from dualnet.evaluation import scoring
+from dualnet.evaluation.arguments import perplexity_of
 from dualnet.layers import DOCOutput, IOGate
 from dualnet.requests import DynamicEvaluating
 
@@ -18,29 +19,21 @@ COUNT = 5  # words shown at each unit
 LOGITS = 2**24  # computed by a call at most: 64 MB
 
 
-@dataclasses.dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What a model predicted at each unit of a text.
 
     Attributes:
-        losses: float64 `(units,)`, -log p of each unit in nats.
-        ranks: int `(units,)`, the place of each unit among all by probability, from 1 on.
-        likeliest: int `(units, count)`, ids of the likeliest units.
-        probabilities: float64 `(units, count)`, those of `likeliest`.
-        favoured: int `(units, count)`, ids of the largest values of the gate; None without one.
-        gates: float64 `(units, count)`, those values.
-        shares: float64 `(units, experts)`, the prior of each expert; None without a mixture.
+        perplexity: float, on the text.
         segment: int or None. Units that the model scored before it learnt from them.
+        columns: dict of arrays with a row for each unit: `bits`, its surprisal; `ranks`, its place
+            among all by probability, from 1 on; `likeliest`, ids of the likeliest units, and their
+            `probabilities`. With a gate, `favoured`, ids of its largest values, and these values,
+            `gates`. With a mixture, `shares`, the prior of each expert.
     """
 
-    losses: np.ndarray
-    ranks: np.ndarray
-    likeliest: np.ndarray
-    probabilities: np.ndarray
-    favoured: np.ndarray | None = None
-    gates: np.ndarray | None = None
-    shares: np.ndarray | None = None
-    segment: int | None = None
+    perplexity: float
+    segment: int | None
+    columns: dict[str, np.ndarray]
 
 
 def read(
@@ -74,13 +67,14 @@ def read(
             if learn is not None:
                 learn(piece)
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    whole |= {"losses": whole["losses"].astype(np.float64), "ranks": whole["ranks"] + 1}
-    log_probabilities = whole.pop("log_probabilities").astype(np.float64)
-    return Reading(**whole, probabilities=np.exp(log_probabilities), segment=segment)
+    losses, logs = (whole.pop(n).astype(np.float64) for n in ("losses", "log_probabilities"))
+    whole |= {"bits": losses / math.log(2), "probabilities": np.exp(logs)}
+    whole["ranks"] += 1
+    return Reading(perplexity_of(losses), segment, whole)
 
 
 def _predictions(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
-    """Answer with the arrays of `Reading`, probabilities as logarithms, and ranks from 0 on."""
+    """Answer with the columns of `Reading`, as logarithms and losses, and ranks from 0 on."""
     tokens, targets, head = segment["tokens"], segment["targets"], graph.head
     answer: dict[str, Any] = {}
     if isinstance(head, DOCOutput):
