@@ -83,22 +83,24 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     """Write `tokenizer` as a `PreTrainedTokenizerFast`, whose ids are the same."""
     if isinstance(tokenizer, SentencePieceTokenizer):
         return _write_sentencepiece(folder, tokenizer)
+    from tokenizers import AddedToken, Regex, normalizers
+
     library = _library(tokenizer)
-    data = json.loads(library.to_str())
     names: dict[int | None, str] = {i: unit for unit, i in library.get_vocab().items()}
-    pad_id, pad = len(tokenizer), _padding(names.values())
-    added = {token["id"]: token for token in data["added_tokens"]}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "special": True}
-    added[pad_id] = {"id": pad_id, "content": pad, "normalized": False, **flags}
-    if (eos_id := tokenizer.eos_id) is not None:
-        # It is found in the normalised text, into which the normaliser writes it.
-        added[eos_id] = {"id": eos_id, "content": names[eos_id], "normalized": True, **flags}
-    data["added_tokens"] = [added[i] for i in sorted(added)]
-    data["normalizer"] = _normalizer(tokenizer, data["normalizer"], names.get(eos_id))
-    data["post_processor"] = None  # `add_bos_token` makes one that begins texts with `<eos>`
-    _write_json(folder / "tokenizer.json", data)
+    eos, pad = names.get(tokenizer.eos_id), _padding(names.values())
+    steps = [] if library.normalizer is None else [library.normalizer]
+    if tokenizer.lowercase:
+        steps.insert(0, normalizers.Lowercase())
+    if eos is not None and tokenizer.documents in ENDS:
+        steps.insert(0, normalizers.Replace(Regex(ENDS[tokenizer.documents]), eos))
+    library.normalizer = normalizers.Sequence(steps) if steps else None
+    library.post_processor = None  # `add_bos_token` makes one that begins texts with `<eos>`
+    if eos is not None:  # found in the normalised text, into which the normaliser writes it
+        library.add_special_tokens([AddedToken(eos, normalized=True)])
+    library.add_special_tokens([AddedToken(pad, normalized=False)])
+    library.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    _write_config(folder, config, names.get(eos_id), names.get(tokenizer.unk_id), pad)
+    _write_config(folder, config, eos, names.get(tokenizer.unk_id), pad)
 
 
 def _write_sentencepiece(folder: Path, tokenizer: SentencePieceTokenizer) -> None:
@@ -141,15 +143,3 @@ def _library(tokenizer: Tokenizer) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save(f"{folder}/tokenizer.json")
         return tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
-
-
-def _normalizer(tokenizer: Tokenizer, own: Any, eos: str | None) -> Any:
-    """Return the normaliser `own` of a file, after steps that write `<eos>` and lower-case."""
-    steps: list[Any] = []
-    if eos is not None and tokenizer.documents in ENDS:
-        pattern = {"Regex": ENDS[tokenizer.documents]}
-        steps.append({"type": "Replace", "pattern": pattern, "content": eos})
-    if tokenizer.lowercase:
-        steps.append({"type": "Lowercase"})
-    steps += [] if own is None else [own]
-    return {"type": "Sequence", "normalizers": steps} if steps else None
