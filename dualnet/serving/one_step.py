@@ -1,15 +1,13 @@
 """ONNX and LiteRT files that hold a single step of a model, for programs without TensorFlow."""
 
-import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from dualnet._checks import extra
-from dualnet._contexts import dtype_policy
+from dualnet._contexts import dtype_policy, hidden_stderr
 from dualnet.builders import LanguageModel
 from dualnet.layers._mixture import in_one_piece
 
@@ -35,7 +33,7 @@ def to_onnx(
         import onnx
         import tf2onnx
     function = tf.function(step, input_signature=specs, autograph=False)
-    with _without_warnings():
+    with hidden_stderr(bool):  # the lines and warnings of a converter
         proto, _ = tf2onnx.convert.from_function(function, input_signature=specs, opset=18)
     by_name = {output.name: output for output in proto.graph.output}
     del proto.graph.output[:]
@@ -52,7 +50,7 @@ def litert_bytes(model: LanguageModel) -> bytes:
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.core.variables]
     module.step = tf.function(step, input_signature=specs, autograph=False)
-    with tempfile.TemporaryDirectory() as folder, _without_warnings():
+    with tempfile.TemporaryDirectory() as folder, hidden_stderr(bool):
         tf.saved_model.save(module, folder, signatures={"step": module.step})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
         return bytes(converter.convert())
@@ -84,14 +82,3 @@ def in_float32(model: LanguageModel) -> LanguageModel:
 
     copy.core.set_weights(model.core.get_weights())
     return copy
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence the progress lines and warnings of converters; errors are still raised."""
-    level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(level)
