@@ -23,7 +23,7 @@ from dualnet._optimizers import LEAST_WEIGHTS, num_weights
 from dualnet.adaptation.dynamic import DynamicEvaluation
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
-from dualnet.adaptation.step_size import with_own_settings
+from dualnet.adaptation.step_size import segments_of, with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
 from dualnet.builders.wrapping import copy_weights
@@ -293,9 +293,7 @@ class Learner:
         else:
             ids = np.zeros(0, np.int32)
         stream = np.append([] if last is None else [last], ids).astype(np.int32)
-        length = self.settings["sequence_length"]
-        starts = range(0, len(stream) - 1, length)
-        parts = [stream[start : start + length + 1] for start in starts]
+        parts = segments_of(self.model, stream, self.settings["sequence_length"])
         segments = [_Segment(part[:-1], part[1:]) for part in parts]
         return segments, int(stream[-1]) if len(stream) else None
 
