@@ -27,8 +27,14 @@ from dualnet.adaptation import dynamic_evaluation
 from dualnet.builders import LanguageModel
 from dualnet.cli.console import settings_of
 from dualnet.evaluation import comparable, evaluate
-from dualnet.runs.folder import RESULTS, WEIGHTS, checksummed, write_card, write_file
-from dualnet.runs.folder import write_vocabulary as write_tokenizer
+from dualnet.runs.folder import (
+    RESULTS,
+    WEIGHTS,
+    checksummed,
+    write_card,
+    write_file,
+    write_vocabularies,
+)
 from dualnet.runs.model_cards import README, model_card
 from dualnet.runs.shipped import folder_of_shipped
 from dualnet.training import versions
@@ -113,7 +119,7 @@ def ship(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_beside(folder) as unfinished:
         write_card(unfinished, card)
-        write_tokenizer(unfinished, model.vocabulary)
+        write_vocabularies(unfinished, model)
         with checksummed(unfinished, WEIGHTS) as path:
             write_float16(run / WEIGHTS, path)
         parts = dict(zip(("text", "changes"), TEXTS[text]))

@@ -97,7 +97,7 @@ def corpus_of_run(folder: StrPath) -> Corpus | PairCorpus:
     >>> with tempfile.TemporaryDirectory() as name:
     ...     folder = pathlib.Path(name)
     ...     runs.folder.write_card(folder, card)
-    ...     runs.folder.write_vocabulary(folder, corpus.vocabulary)
+    ...     runs.folder.write_vocabularies(folder, corpus)
     ...     runs.corpus_of_run(folder).sha256 == corpus.sha256
     True
     """

@@ -84,24 +84,24 @@ def corpus_table(corpus: Corpus | PairCorpus) -> dict[str, Any]:
     return table | {key: value for key, value in read_as.items() if value != READ_AS[key]}
 
 
-def write_vocabularies(folder: Path, owner: Any) -> None:
-    """Write the tokenisers of a RUN folder: those of its corpus or model, the source's if any."""
+def vocabularies_of(owner: Any) -> dict[str, Tokenizer]:
+    """Return the tokenisers of a corpus or a model, by the names of their files."""
     source = getattr(owner, "source_vocabulary", None)
-    if source is not None and source is not owner.vocabulary:
-        write_vocabulary(folder, source, prefix=SOURCE)
-    write_vocabulary(folder, owner.vocabulary)
+    by_prefix = {SOURCE: None if source == owner.vocabulary else source, "": owner.vocabulary}
+    return {prefix + t.file_name: t for prefix, t in by_prefix.items() if t is not None}
+
+
+def write_vocabularies(folder: Path, owner: Any) -> None:
+    """Write the tokenisers of a RUN folder, those of its corpus or model."""
+    for name, tokenizer in vocabularies_of(owner).items():
+        with checksummed(folder, name) as temporary:
+            tokenizer.save(temporary)
 
 
 def tokenizer_file(folder: Path, prefix: str = "") -> Path | None:
     """Return the file of a tokeniser whose name has this `prefix`, None if there is none."""
     paths = (folder / (prefix + name) for name in TOKENIZER_FILES)
     return next(filter(Path.is_file, paths), None)
-
-
-def write_vocabulary(folder: Path, vocabulary: Tokenizer, *, prefix: str = "") -> None:
-    """Write a tokeniser of a RUN folder."""
-    with checksummed(folder, prefix + vocabulary.file_name) as temporary:
-        vocabulary.save(temporary)
 
 
 # --- checksums

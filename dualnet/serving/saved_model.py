@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from dualnet.builders import LanguageModel, TranslationModel
-from dualnet.runs.folder import SOURCE
+from dualnet.runs.folder import vocabularies_of
 from dualnet.serving import requests, translator_endpoints
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
@@ -62,14 +62,9 @@ def write_saved_model(
 
 
 def _save_tokenizers(model: LanguageModel, folder: Path) -> None:
-    tokenizers = {"": model.vocabulary}
-    source = getattr(model, "source_vocabulary", None)
-    if source != model.vocabulary:
-        tokenizers[SOURCE] = source  # named as in a RUN
-    for prefix, tokenizer in tokenizers.items():
-        if tokenizer is not None:
-            folder.mkdir(exist_ok=True)
-            tokenizer.save(folder / f"{prefix}{tokenizer.file_name}")
+    for name, tokenizer in vocabularies_of(model).items():
+        folder.mkdir(exist_ok=True)
+        tokenizer.save(folder / name)
 
 
 def _score(reader: ServedReader) -> Endpoint:
