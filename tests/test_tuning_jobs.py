@@ -15,7 +15,7 @@ from dualnet import cards, training, tuning, zoo
 from dualnet.builders.functional import language_model
 from dualnet.requests import DynamicEvaluating
 from dualnet.tuning.job import Job, Parameter, decided, describe, parse_count
-from dualnet.tuning.job_checks import check_job, override
+from dualnet.tuning.job_checks import check_job
 from tests.searches import declared, draws, objective
 
 JOBS = tuning.list_jobs()
@@ -375,12 +375,15 @@ def test_what_is_set_is_checked_and_no_more_our_choice(own):
     assert own.with_settings({"rank": 0}).ours == ()
     assert own.with_settings({"epochs": 1}).fixed == {"tied": True, "epochs": 1}
     assert own.with_settings({"input_dropout": 0.2}).fixed["input_dropout"] == 0.2
-    with pytest.raises(ValueError, match="`--set` must name a setting.*Did you mean 'rounds'"):
-        override(own, {"round": 2})
-    with pytest.raises(ValueError, match="`--set` must name a setting.*seed=1"):
-        override(own, {"seed": 1})
+    known = "`round` must be an argument of the builder or of the recipe. Did you mean 'rounds'?"
+    with pytest.raises(ValueError, match=f"^{re.escape(known)}$"):
+        check_job(own.with_settings({"round": 2}))
+    with pytest.raises(ValueError, match="`xyz` must be an argument.* Known are .*, rounds,"):
+        check_job(own.with_settings({"xyz": 2}))
+    with pytest.raises(ValueError, match="`seed` must be left out.*: the search sets it"):
+        check_job(own.with_settings({"seed": 1}))
     with pytest.raises(ValueError, match=r"`output_dropout` must be a number .* below 1"):
-        override(own, {"output_dropout": 1.0})
+        check_job(own.with_settings({"output_dropout": 1.0}))
 
 
 def test_a_budget_or_units_take_the_place_of_the_sizes_that_they_decide():
@@ -391,7 +394,8 @@ def test_a_budget_or_units_take_the_place_of_the_sizes_that_they_decide():
     assert job.parameters == 24_000_000
     assert not {*space_of(job), *job.fixed} & {"units", *cards.SIZES}
     with pytest.raises(ValueError, match="`embedding_units` must be left out beside `parameters`"):
-        override(tuning.load_job("dual_table1"), {"parameters": "24M", "embedding_units": 400})
+        sizes = {"parameters": "24M", "embedding_units": 400}
+        check_job(tuning.load_job("dual_table1").with_settings(sizes))
     with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):
         tuning.load_job("dual_table1").with_settings({"parameters": "24X"})
 

@@ -23,19 +23,6 @@ OF_THE_SEARCH = tuple(
 )
 
 
-def override(job: Job, overrides: Mapping[str, Any]) -> Job:
-    """Return `job.with_settings(overrides)`, with names and values checked."""
-    known = [*known_settings(job), "parameters"]
-    for name, value in overrides.items():
-        if name not in known:
-            message = f"`--set` must name a setting of the job {job.name!r}. Received: "
-            hint = f"{did_you_mean(name, known)} `dualnet jobs {job.name}` shows what it searches."
-            raise ValueError(f"{message}{name}={value!r}.{hint}")
-    job = job.with_settings(overrides)
-    check_job(job)
-    return job
-
-
 def check_job(job: Job) -> None:
     """Raise `JobError` for an invalid job."""
     _check_ours(job)
@@ -109,7 +96,7 @@ def _check_names(job: Job) -> None:
             problem = f"must be left out of [{table}]: the search sets it for each trial."
             problem += " Move it to the top of the file." * (name in SCHEMA)
         elif name not in known:
-            hint = f"{did_you_mean(name, known)} Known are {', '.join(sorted(known))}."
+            hint = did_you_mean(name, known) or f" Known are {', '.join(sorted(known))}."
             problem = f"must be {kinds[job.kind]}.{hint}"
         elif table == "space" and name in job.fixed:
             problem = "must be in [fixed] or in [space], not in both."

@@ -33,7 +33,7 @@ from dualnet.tuning.engine.oracles import count_trials, make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
-from dualnet.tuning.job_checks import EVALUATIONS, override
+from dualnet.tuning.job_checks import EVALUATIONS, check_job
 from dualnet.tuning.loading import load_job
 from dualnet.tuning.report.display import Display
 from dualnet.tuning.report.figures import write_plots
@@ -307,7 +307,8 @@ def search(
     limits = {"max_trials": max_trials, "seed": seed, **hours}
     job = job if isinstance(job, Job) else load_job(job)
     read_as, overrides = reading(corpus, settings)
-    job = override(_changed(job, tuner, limits), overrides)
+    job = _changed(job, tuner, limits).with_settings(overrides)
+    check_job(job)
     check_count("workers", workers, least=1)
     check_count("checkpoint_steps", checkpoint_steps, least=1)
     if process_role == "chief" and workers != 1:
