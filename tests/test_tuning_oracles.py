@@ -5,7 +5,6 @@ import json
 import math
 import shutil
 import statistics
-import time
 
 import keras_tuner
 import numpy as np
@@ -150,19 +149,6 @@ def test_a_search_goes_on_past_failures_and_the_best_are_completed(tmp_path):
     oracle = begin(tmp_path / "best", job_of(trials=5))
     finish(oracle, lambda trial: next(scores))
     assert [trial.score for trial in oracle.get_best_trials(2)] == [3.0, 5.0]
-
-
-def test_no_trial_is_given_out_past_the_deadline(tmp_path):
-    oracle = begin(tmp_path)
-    under_way = oracle.create_trial("a")
-    oracle.deadline = time.time() - 1
-    assert oracle.create_trial("a").trial_id == under_way.trial_id
-    assert oracle.create_trial("b").status == TrialStatus.STOPPED
-    end(oracle, under_way, 5.0)
-    assert finish(oracle) == [] and oracle.tuner_ids == {"a"}  # which has not asked since
-    oracle.deadline = math.inf
-    assert len(finish(oracle)) == 3
-    assert_whole(oracle)
 
 
 @pytest.mark.parametrize("tuner", ["random", "bayesian", "hyperband", "grid"])

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +56,6 @@ class SearchError(ValueError):
     """
 
 
-def make_tuner(search: Search, poll: Callable[[], bool], hypermodel: Any = None) -> Tuner:
-    """Return the tuner, with the trials of the search so far."""
-    oracle = make_oracle(search.job, epochs=search.epochs)
-    if search.deadline is not None:
-        oracle.deadline = search.deadline
-    return Tuner(oracle, hypermodel, search, poll)
-
-
 class SearchRun:
     """Runs a search to its end, or until `interrupts` ask to stop."""
 
@@ -74,7 +66,7 @@ class SearchRun:
         self.job = search.job
         self.folder = search.folder
         self.interrupts = interrupts
-        self.tuner = make_tuner(search, self.poll, hypermodel)
+        self.tuner = Tuner(search, self.poll, hypermodel)
         self.oracle = self.tuner.oracle
         self.ended: dict[str, Row] = {}
         self.reported = 0  # number of ended trials in the tables
@@ -434,7 +426,7 @@ def _work(folder: Path) -> Tuner:
     with Interrupts() as interrupts:
         _wait_for_chief(folder, interrupts)
         search = search_folder.read_search(folder)
-        tuner = make_tuner(search, lambda: interrupts.asked or search.is_over())
+        tuner = Tuner(search, lambda: interrupts.asked or search.is_over())
         try:
             tuner.search()
         except Stopped:

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -31,17 +30,15 @@ class SafeOracle(Oracle):
     - files are written atomically;
     - a trial that has ended is never run again, and one that no worker received is drawn anew;
     - the best trials are completed ones;
-    - no trial starts after `deadline`, or once the first trials have all failed;
+    - no trial starts once the first trials have all failed;
     - workers wait until the last trial has ended, and take over the trial of one that dies;
     - no failure raises inside a call, which would lock out the other workers.
 
     Attributes:
-        deadline: Time, as `time.time()`, after which no trial starts.
         unwritten: Why a file could not be written, after which no other is: the files stay as
             they would be after a kill. None if all were written.
     """
 
-    deadline = float("inf")
     unwritten: OSError | None = None
     trials: dict[str, Any]
     ongoing_trials: dict[str, Any]
@@ -61,8 +58,7 @@ class SafeOracle(Oracle):
 
     @keras_tuner.synchronized
     def create_trial(self, tuner_id):
-        is_over = self.all_failed or time.time() >= self.deadline
-        if is_over and tuner_id not in self.ongoing_trials:
+        if self.all_failed and tuner_id not in self.ongoing_trials:
             self.tuner_ids.discard(tuner_id)
             return Trial(hyperparameters=self.get_space(), status=TrialStatus.STOPPED)
         trial = super().create_trial(tuner_id)

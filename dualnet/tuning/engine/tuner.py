@@ -19,7 +19,7 @@ from dualnet._files import folder_beside
 from dualnet.runs import load
 from dualnet.training.interrupts import Stopped
 from dualnet.tuning.engine import processes
-from dualnet.tuning.engine.oracles import OBJECTIVE
+from dualnet.tuning.engine.oracles import OBJECTIVE, make_oracle
 from dualnet.tuning.search_folder import Search
 from dualnet.tuning.trial import RUN, TRIALS, write_task
 
@@ -29,13 +29,13 @@ SEARCH = "search"  # the folder of KerasTuner's own files
 class Tuner(BaseTuner):
     """A KerasTuner tuner whose trials are `Task`s, each done by a process of its own.
 
-    `shared` is the search that its trials belong to. `poll`, called several times a second,
-    returns True to stop and leave the trials under way for later.
+    `shared` is the search that its trials belong to; those so far are read from its folder.
+    `poll`, called several times a second, returns True to stop and leave the trials under way
+    for later.
     """
 
-    def __init__(
-        self, oracle: Any, hypermodel: Any, shared: Search, poll: Callable[[], bool]
-    ) -> None:
+    def __init__(self, shared: Search, poll: Callable[[], bool], hypermodel: Any = None) -> None:
+        oracle = make_oracle(shared.job, epochs=shared.epochs)
         self.folder = shared.folder
         self.make_task = shared.task
         self.poll = poll
