@@ -16,11 +16,7 @@ EVALUATIONS = ("static", "dynamic")
 STATIC = ("batch_size", "window")
 DYNAMIC = tuple(Learning.names())
 # The arguments of `train` that the search itself passes to every trial.
-OF_THE_SEARCH = tuple(
-    name
-    for name, parameter in inspect.signature(training.train).parameters.items()
-    if parameter.kind is not parameter.VAR_KEYWORD
-)
+OF_THE_SEARCH = inspect.signature(training.train).parameters
 
 
 def check_job(job: Job) -> None:
