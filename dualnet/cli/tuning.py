@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._fields import count, field
+from dualnet._fields import field
 from dualnet._files import check_new, read_json
 from dualnet.cli import console
 from dualnet.cli.command import Options, argument
 from dualnet.cli.options import OfCorpus, Reading, Resuming, check_corpus, open_language_model
-from dualnet.tuning.job import CORPUS, JOB, describe
+from dualnet.tuning.job import CORPUS, JOB, Searching, describe
 from dualnet.tuning.loading import list_jobs, load_job
 
 
@@ -27,35 +27,22 @@ class Jobs(Options):
     name: str | None = argument(None, nargs="?", metavar="JOB")
 
 
-class Tune(Reading, OfCorpus, Resuming):
+class Tune(Reading, OfCorpus, Searching, Resuming):
     """Options of `tune`.
 
     Args:
         job: Name of a job (see 'dualnet jobs'), or the path of your own (.toml).
         run_folder: RUN folder for a job that tunes a gate or an evaluation.
         output: Folder to write, new or empty.
-    Args (limits):
-        max_trials: Number of trials (default: as in the job).
-        max_hours: Stop after so many hours; --resume continues the search.
-        max_hours_per_trial: Stop a trial after so many hours and keep its result so far.
-        workers: Parallel trials.
     Args (search):
-        tuner: random, bayesian, hyperband or grid (default: as in the job).
         set: Fix settings instead of searching them; parameters=24M sets a size budget.
-        seed: Random seed of the search and its trials.
         resume: Continue the search in DIR.
-        checkpoint_steps: Training steps between checkpoints within an epoch.
         quiet: Do not show the table of trials.
     """
 
     job: str = argument(metavar="JOB")
     run_folder: str | None = field(None, flags=["--run"], metavar="RUN")
     output: str = field(metavar="DIR")
-    max_trials: int | None = count(None, least=1)
-    max_hours: float | None = field(None, metavar="H")
-    max_hours_per_trial: float | None = field(None, metavar="H")
-    workers: int = count(1, least=1)
-    tuner: str | None = None
 
 
 def jobs(options: Jobs) -> None:

@@ -437,6 +437,31 @@ class Job(Settings):
         return tomli_w.dumps({key: table[key] for key in table if table[key] not in EMPTY})
 
 
+class Searching(Settings):
+    """How a job is searched.
+
+    Args (limits):
+        max_trials: int. Number of trials; "hyperband" sets its own (default: as in the job).
+        max_hours: float. Stop after so many hours (default: as in the job). Trials under way are
+            left for `resume`, which starts the limit anew.
+        max_hours_per_trial: float. Stop a trial after so many hours and keep its result so far
+            (default: as in the job).
+        workers: int. Number of trials at a time on this machine.
+    Args (search):
+        tuner: random, bayesian, hyperband or grid (default: as in the job).
+        seed: int. Seed of the search and of each trial (default: as in the job).
+        checkpoint_steps: int. Steps between two checkpoints of a training.
+    """
+
+    max_trials: int | None = count(None, least=1)
+    max_hours: float | None = positive(None, metavar="H")
+    max_hours_per_trial: float | None = positive(None, metavar="H")
+    workers: int = count(1, least=1)
+    tuner: str | None = choice(None, TUNERS)
+    seed: int | None = count(None)
+    checkpoint_steps: int = count(500, least=1)
+
+
 def parse_count(text: str | int) -> int:
     """Return the number of weights that `text` states, e.g. "24M", "1.5M", "850k" or 24000000."""
     count = 0 if isinstance(text, bool) else whole_number(str(text))

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from dualnet import corpora, zoo
-from dualnet._checks import ArgumentError, StrPath, check_count
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import documented
 from dualnet._files import claim, is_full, sha256_of, write_whole
 from dualnet.corpora import Corpus
@@ -32,7 +32,7 @@ from dualnet.tuning.engine.chief import Chief, chief_address, role, serve
 from dualnet.tuning.engine.oracles import count_trials, make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, Searching
 from dualnet.tuning.job_checks import EVALUATIONS, check_job
 from dualnet.tuning.loading import load_job
 from dualnet.tuning.report.display import Display
@@ -215,21 +215,14 @@ class SearchRun:
 CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do
 
 
-@documented(ReadingCorpus, rest="settings")
+@documented(ReadingCorpus, Searching, rest="settings")
 def search(
     job: Job | StrPath,
     corpus: Corpus | str | None = None,
     *,
     output: StrPath,
     run: StrPath | None = None,
-    tuner: str | None = None,
-    max_trials: int | None = None,
-    max_hours: float | None = None,
-    max_hours_per_trial: float | None = None,
-    workers: int = 1,
-    seed: int | None = None,
     resume: bool = False,
-    checkpoint_steps: int = 500,
     progress: bool = True,
     **settings: Any,
 ) -> Tuner:
@@ -255,16 +248,8 @@ def search(
             "evaluation": the corpus that the RUN was trained on.
         output: folder, new or empty unless `resume`.
         run: RUN folder, for a job of the kind "gate" or "evaluation".
-        tuner: "random", "bayesian", "hyperband" or "grid"; default: the job's.
-        max_trials: int. Number of trials; default: the job's. Hyperband sets its own.
-        max_hours: float. Time limit of the search; default: the job's. Trials under way at the
-            limit are left for `resume`, which starts the limit anew.
-        max_hours_per_trial: float. Time limit of a trial, which then ends with its result so far.
-        workers: int. Number of trials at a time on this machine.
-        seed: int. Seed of the search and of each trial; default: the job's.
         resume: bool. Continue the search in `output` with its settings; only `max_trials` and
             the time limits may change.
-        checkpoint_steps: int. Steps between two checkpoints of a training.
         progress: bool. Whether to show a table of the trials on standard error.
         {arguments}
         **settings: values to fix instead of searching them, and other arguments of builder,
@@ -295,17 +280,15 @@ def search(
     process_role = role()
     if process_role == "worker":
         return _work(folder)
-    hours = {"max_hours": max_hours, "max_hours_per_trial": max_hours_per_trial}
-    limits = {"max_trials": max_trials, "seed": seed, **hours}
+    own = settings.keys() & {*Searching.names()}
+    request = Searching(**{name: settings.pop(name) for name in own})
     job = job if isinstance(job, Job) else load_job(job)
     read_as, overrides = reading(corpus, settings)
-    job = _changed(job, tuner, limits).with_settings(overrides)
+    job = _changed(job, request).with_settings(overrides)
     check_job(job)
-    check_count("workers", workers, least=1)
-    check_count("checkpoint_steps", checkpoint_steps, least=1)
-    if process_role == "chief" and workers != 1:
+    if process_role == "chief" and request.workers != 1:
         message = "must be left out for a chief, whose workers are started separately."
-        raise ArgumentError("workers", message, workers=workers)
+        raise ArgumentError("workers", message, workers=request.workers)
     if resume and job.tuner == "grid":
         message = "must be False for the tuner 'grid': KerasTuner forgets which trials are left."
         way_out = " Start a new search in another folder."
@@ -318,17 +301,18 @@ def search(
     claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
     with claimed, Interrupts() as interrupts:
         state, hypermodel = _begin(
-            folder, job, corpus, read_as, run, checkpoint_steps, resume=resume
+            folder, job, corpus, read_as, run, request.checkpoint_steps, resume=resume
         )
         if progress and hypermodel and hypermodel.corpus.note:
             print(hypermodel.corpus.note, file=sys.stderr, flush=True)
         search_run = SearchRun(state, hypermodel, interrupts, progress)
-        return search_run.run(workers, is_chief=process_role == "chief")
+        return search_run.run(request.workers, is_chief=process_role == "chief")
 
 
-def _changed(job: Job, tuner: str | None, limits: Mapping[str, Any]) -> Job:
-    """Return `job` with the arguments of `search` in place of its own."""
-    changes = {key: value for key, value in limits.items() if value is not None}
+def _changed(job: Job, request: Searching) -> Job:
+    """Return `job` with the limits, tuner and seed of `request` in place of its own."""
+    tuner = request.tuner
+    changes = request.given(("max_trials", "max_hours", "max_hours_per_trial", "seed"))
     if tuner not in (None, job.tuner):
         changes |= {"tuner": tuner, "tuner_options": {}}
         if tuner == "hyperband":
