@@ -442,14 +442,15 @@ def told_time(seconds: float, epochs: int) -> str:
     >>> told_time(90.4, 40)
     'An epoch takes about 90 s here, 40 epochs about 1.0 h.'
     """
+    several = f", {epochs} epochs about {duration(seconds * epochs)}" if epochs > 1 else ""
+    return f"An epoch takes about {duration(seconds)} here{several}."
 
-    def told(seconds: float) -> str:
-        if seconds < 100:
-            return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-        return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
 
-    several = f", {epochs} epochs about {told(seconds * epochs)}" if epochs > 1 else ""
-    return f"An epoch takes about {told(seconds)} here{several}."
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours, such as "8.0 s", "90 s", "15 min", "1.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
 
 
 @contextlib.contextmanager

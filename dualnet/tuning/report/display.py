@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+from dualnet.training.recorder import duration
 from dualnet.tuning.job import Job
 from dualnet.tuning.report.tables import Row, best_row
 
@@ -83,7 +84,7 @@ class Display:
             left = max(self.total - ended, 0) * (time.monotonic() - self.start) / new
         if self.deadline is not None:
             left = min(left, max(self.deadline - time.time(), 0.0))
-        return "unknown time" if math.isinf(left) else f"about {_duration(left)}"
+        return "unknown time" if math.isinf(left) else f"about {duration(left)}"
 
     def _table(self, rows: Sequence[Row]) -> Any:
         from rich.table import Table
@@ -91,7 +92,7 @@ class Display:
 
         table = Table(
             title=f"{self.job.name}: {self.job.tuner} search, validation perplexity",
-            caption=f"{self._summary(rows)}; {_duration(time.monotonic() - self.start)} so far",
+            caption=f"{self._summary(rows)}; {duration(time.monotonic() - self.start)} so far",
             title_justify="left",
             caption_justify="left",
         )
@@ -132,11 +133,3 @@ def _result(row: Row) -> str:
         return f"failed: {row.message.splitlines()[0].rstrip('.')}"
     early = {"hopeless": ", pruned", "time": ", out of time"}.get(row.ended, "")
     return f"has validation perplexity {row.val_perplexity:.2f}{row.per_byte}{early}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02} min"
-    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
