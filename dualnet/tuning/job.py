@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -106,13 +105,8 @@ class Parameter(Settings):
             return is_among(value, self.values)
         low: Any = self.min_value
         high: Any = self.max_value
-        if not self.is_integer_range or type(value) is not int:
-            return False
-        if self.sampling == "linear" or self.step is None:
-            return value in range(low, high + 1, int(self.step or 1))
-        powers = (low * int(self.step) ** i for i in itertools.count())
-        allowed = list(itertools.takewhile(lambda power: power <= high, powers))
-        return (value if self.sampling == "log" else high + low - value) in allowed
+        step = int(self.step or 1) if self.sampling == "linear" else 1
+        return self.is_integer_range and type(value) is int and value in range(low, high + 1, step)
 
     def encoded(self, value: Any) -> Any:
         """Return `value` as KerasTuner's space holds it: JSON where KerasTuner cannot hold it.
