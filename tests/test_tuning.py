@@ -5,6 +5,7 @@ import shutil
 import tomllib
 
 import filelock
+import keras
 import keras_tuner
 import pytest
 
@@ -162,6 +163,25 @@ def test_a_tuner_of_keras_tuner_searches_the_models_of_a_job(corpus, tmp_path, k
     (best,) = tuner.get_best_hyperparameters()
     assert min(scores) == tuner.oracle.get_best_trials()[0].score
     assert model.build(best).count_params() > 0
+
+
+@pytest.mark.slow
+def test_a_plain_fit_follows_the_learning_rates_of_the_recipe(corpus, tmp_path):
+    rate = 1e-30  # changes no weight, so that no epoch but the first improves
+    job = load_job(write_job(tmp_path, epochs=5))
+    model = tuning.HyperModel(
+        job.with_settings({"learning_rate": rate, "plateau_decay": 0.5}), corpus
+    )
+    hp = keras_tuner.HyperParameters()
+    built, rates = model.build(hp), []
+
+    def record(epoch, logs):
+        rates.append(float(built.optimizer.learning_rate))
+
+    recorder = keras.callbacks.LambdaCallback(on_epoch_end=record)
+    history = model.fit(hp, built, callbacks=[recorder], initial_epoch=1, verbose=0)
+    assert rates == pytest.approx([rate, rate, rate / 2, rate / 4], rel=1e-6, abs=0.0)
+    assert len(history.history["val_perplexity"]) == 4
 
 
 @pytest.mark.slow

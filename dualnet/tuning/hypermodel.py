@@ -80,7 +80,17 @@ class HyperModel(keras_tuner.HyperModel):
         if not args and "x" not in kwargs:
             kwargs["x"] = batches_of(self.corpus, "train", recipe, seed=self.job.seed)
             kwargs.setdefault("validation_data", batches_of(self.corpus, "valid", recipe))
-        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), _LearningRate(recipe)]
+        history = keras.callbacks.History()
+
+        def planned(epoch: int, rate: float) -> float:
+            past = history.history.get("val_perplexity", [])
+            # Epochs skipped by `initial_epoch` count as improved.
+            past = [*(1e300 / 2**i for i in range(epoch - len(past))), *past]
+            next_epoch = plan(recipe, [{"phase": TRAIN, "val_perplexity": x} for x in past])
+            return next_epoch.learning_rate if next_epoch else rate  # None past the last epoch
+
+        schedule = keras.callbacks.LearningRateScheduler(planned)
+        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), history, schedule]
         return model.fit(*args, **{"epochs": recipe.epochs, **kwargs})
 
     def _trial(self, hp: keras_tuner.HyperParameters) -> tuple[zoo.Card, Recipe]:
@@ -90,24 +100,3 @@ class HyperModel(keras_tuner.HyperModel):
         config, recipe = split_overrides(self.card, settings)
         config = fit_to_corpus(config, recipe, self.corpus, settings)
         return dataclasses.replace(self.card, config=config), recipe
-
-
-class _LearningRate(keras.callbacks.Callback):
-    """Sets the learning rate of each epoch as the recipe plans it."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__()
-        self.recipe = recipe
-        self.history: list[dict[str, Any]] = []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        # Epochs skipped by `initial_epoch` count as improved.
-        for past in range(len(self.history), epoch):
-            self.history.append({"phase": TRAIN, "val_perplexity": 1e300 / 2**past})
-        next_epoch = plan(self.recipe, self.history)
-        if next_epoch is not None:  # None past the recipe's epochs: the rate stays
-            self.model.optimizer.learning_rate = next_epoch.learning_rate
-
-    def on_epoch_end(self, epoch, logs=None):
-        perplexity = (logs or {}).get("val_perplexity", float("inf"))
-        self.history.append({"phase": TRAIN, "val_perplexity": perplexity})
