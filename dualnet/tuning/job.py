@@ -15,7 +15,6 @@ from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import OTHERS, Kind
 from dualnet.cards import SIZES
 
-RANGE_KEYS = ("min_value", "max_value", "step", "sampling")
 MOST_VALUES = 10**6  # of a range with steps
 SAMPLINGS = ("linear", "log", "reverse_log")
 
@@ -59,12 +58,11 @@ class Parameter(Settings):
     sampling: str = choice("linear", SAMPLINGS)  # as in KerasTuner
     # Other parameters, and the values they must have for this one to be active.
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    excludes = {"values": ["min_value", "max_value", "step", "sampling"]}
 
     def check(self) -> None:
         low, high, step = self.min_value, self.max_value, self.step
         if self.values:
-            for name in [name for name in RANGE_KEYS if name in self.changed()]:
-                raise ArgumentError(name, "must be left out beside `values`.")
             for i, value in enumerate(self.values):
                 if is_among(value, self.values[:i]):
                     raise ArgumentError("values", f"must differ. Received: {value!r} twice.")
@@ -359,17 +357,8 @@ class Job(Settings):
         Args:
             values: the trial's `keras_tuner.HyperParameters.values`.
         """
-        return {**self.fixed, **self._active(values)}
-
-    @checked
-    def drawn(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the searched settings that are active in `values`, decoded."""
-        active = self._active(values)
-        return {p.name: active[p.name] for p in self.space if p.name in active}
-
-    def _active(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        active: dict[str, Any] = {}
-        for parameter in decided(self.written, self.fixed):
+        active = dict(self.fixed)
+        for parameter in in_order(self.written):
             # KerasTuner's grid search keeps values of parameters that became inactive.
             if not holds(parameter.when, active):
                 continue
@@ -381,6 +370,12 @@ class Job(Settings):
                 received = f"none for {parameter.name!r}. Declare the space of the job first."
                 raise ArgumentError("values", f"must hold all active ones. Received: {received}")
         return active
+
+    @checked
+    def drawn(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the searched settings that are active in `values`, decoded."""
+        active = self.settings(values)
+        return {p.name: active[p.name] for p in self.space if p.name in active}
 
     @checked
     def with_settings(self, overrides: Mapping[str, Any]) -> Self:

@@ -213,13 +213,12 @@ def _statistics(folder: Path, model: Any, tokens: Any, length: int) -> Any:
     path = folder.parents[1] / "statistics" / f"{length}.npz"
     if not path.is_file():
         statistics = gradient_statistics(model, tokens, sequence_length=length)
-        arrays: dict[str, Any] = {f"{i:05}": root for i, root in enumerate(statistics.roots)}
         path.parent.mkdir(exist_ok=True)
         with written_beside(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, batches=statistics.batches, **arrays)
+            np.savez(file, statistics.batches, *statistics.roots)
     with np.load(path, allow_pickle=False) as stored:
-        roots = [stored[f"{i:05}"] for i in range(len(stored.files) - 1)]
-        return GradientStatistics(roots, int(stored["batches"]))
+        batches, *roots = stored.values()
+        return GradientStatistics(roots, int(batches))
 
 
 if __name__ == "__main__":
