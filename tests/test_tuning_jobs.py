@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dualnet import cards, training, tuning, zoo
 from dualnet.builders.functional import language_model
 from dualnet.requests import DynamicEvaluating
-from dualnet.tuning.job import Job, Parameter, decided, describe, parse_count
+from dualnet.tuning.job import Job, Parameter, decided, parse_count
 from dualnet.tuning.job_checks import check_job
 from tests.searches import declared, draws, objective
 
@@ -472,20 +472,6 @@ def test_numbers_of_two_kinds_are_all_floats_and_true_is_not_1(write):
     assert [type(value) for value in job.space[0].values] == [float, float]
     with pytest.raises(ValueError, match="must have values that `output_bias` can have"):
         tuning.load_job(write(text + child % "1"))
-
-
-def test_a_description_has_ranges_conditions_and_our_choices():
-    text = describe(tuning.load_job("dual_table1").with_settings({"tied": False}))
-    assert re.search(r"^learning_rate +1e-06 to 0.001, log$", text, re.M)
-    assert re.search(r'^dual_units +400 850 +where connection is "dual"$', text, re.M)
-    assert re.search(r'^connection +"plain" "dual"  \(our choice, at least in part\)$', text, re.M)
-    assert re.search(r"^tied +false$", text, re.M)
-    assert "max_trials = 100  (our choice" in text
-    lines = text.partition("[space]\n")[2].splitlines()
-    starts = {line.index("where") for line in lines if "where" in line}
-    assert len(starts) == 1
-    constant = describe(tuning.load_job("dual_table1").with_settings({"rank": 50}))
-    assert re.search(r"^rank +50 +where rounds is 2 or 3", constant.partition("[space]")[0], re.M)
 
 
 @given(st.randoms(use_true_random=False))

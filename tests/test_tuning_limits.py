@@ -11,6 +11,7 @@ import pytest
 
 import dualnet
 from dualnet import _files, tuning
+from dualnet._data import folder as data_folder
 from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.engine import oracles
 from dualnet.tuning.report.display import Display
@@ -209,7 +210,7 @@ def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
 # --- the commands
 
 
-def test_jobs_lists_and_shows_the_searches_of_the_papers(cli):
+def test_jobs_lists_and_shows_the_searches_of_the_papers(cli, tmp_path):
     table, names = cli("jobs").splitlines(), cli.json("jobs")
     assert names == tuning.list_jobs() and [line.split()[0] for line in table[1:]] == names
     for name in names:
@@ -217,6 +218,11 @@ def test_jobs_lists_and_shows_the_searches_of_the_papers(cli):
         searched = [parameter["name"] for parameter in table["space"]]
         assert searched == [parameter.name for parameter in load_job(name).space]
         assert all(parameter in text for parameter in searched) and table["paper"] in text
+        assert text == (data_folder("tuning") / f"{name}.toml").read_text("utf-8")
+    own = write_job(tmp_path)
+    own.write_bytes(b"\xef\xbb\xbf# Mine.\r\n" + own.read_bytes() + "# \x9b31m\n".encode())
+    text = cli(f"jobs {own}")
+    assert text.startswith("# Mine.\nmodel = ") and text.endswith("# \\x9b31m\n")
     assert "dual_table1" in cli.refused("jobs dual_tabel1")
 
 

@@ -13,8 +13,8 @@ from dualnet._files import check_new, read_json
 from dualnet.cli import console
 from dualnet.cli.command import Options, argument
 from dualnet.cli.options import OfCorpus, Reading, Resuming, check_corpus, open_language_model
-from dualnet.tuning.job import CORPUS, JOB, Searching, describe
-from dualnet.tuning.loading import list_jobs, load_job
+from dualnet.tuning.job import CORPUS, JOB, Searching
+from dualnet.tuning.loading import list_jobs, load_job, text_of
 
 
 class Jobs(Options):
@@ -46,7 +46,7 @@ class Tune(Reading, OfCorpus, Searching, Resuming):
 
 
 def jobs(options: Jobs) -> None:
-    """List the published searches, or show one.
+    """List the published searches, or print the file of one.
 
     Examples:
         dualnet jobs dual_table1
@@ -55,7 +55,7 @@ def jobs(options: Jobs) -> None:
         if zoo.is_file(options.name):
             console.quietly("dualnet.training")  # a job of your own is checked with it
         job = load_job(options.name)
-        console.report(options, dataclasses.asdict(job), describe(job))
+        console.report(options, dataclasses.asdict(job), text_of(options.name).rstrip())
         return
     known = [*map(load_job, list_jobs())]
     rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in known]

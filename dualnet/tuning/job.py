@@ -254,10 +254,6 @@ TUNERS: dict[str, type[Settings]] = {
     "random": Settings, "bayesian": _Bayesian, "hyperband": _Hyperband, "grid": Settings,
 }  # fmt: skip
 SOLVE_FOR = ("units", *SIZES)
-LIMITS = (  # with the tuner, what `describe` says of a search
-    "max_trials", "max_hours", "max_hours_per_trial", "parameters", "solve_for", "early_stopping",
-    "seed",
-)  # fmt: skip
 
 
 class Job(Settings):
@@ -310,11 +306,11 @@ class Job(Settings):
     ours: tuple[str, ...] = ()
     tuner: str = choice("random", TUNERS)
     tuner_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    max_trials: int | None = count(100, least=1, unless={"tuner": "hyperband"})
+    max_trials: int | None = count(100, least=1)
     max_hours: float | None = positive(None)
     max_hours_per_trial: float | None = positive(None)
     parameters: int | None = None
-    solve_for: str = choice("units", SOLVE_FOR, unless={"parameters": None})
+    solve_for: str = choice("units", SOLVE_FOR)
     early_stopping: str = choice("median", ("median", "none"))
     seed: int = 0
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -458,46 +454,3 @@ def parse_count(text: str | int) -> int:
         message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
         raise ArgumentError("parameters", message, parameters=text)
     return count
-
-
-# --- for people
-
-
-def describe(job: Job) -> str:
-    """Return `job` as text: its source, its limits, and what it fixes and searches."""
-    subjects = {"training": f"of {job.model}", "gate": "of a gate on a RUN"}
-    subject = subjects.get(job.kind, "of the evaluation settings of a RUN")
-    lines = [f"{job.name}, a search {subject}"]
-    lines += [text for text in (job.file, job.paper, job.table, job.note) if text]
-    idle = job.idle(job.arguments())
-    limits = {"tuner": job.tuner, **job.tuner_options}
-    limits |= job.given(name for name in LIMITS if name not in idle)
-
-    def mark(key: str) -> str:
-        return "  (our choice, at least in part)" if key in job.ours else ""
-
-    lines.append("")
-    lines += [f"{k} = {json.dumps(v)}{mark(k)}" for k, v in limits.items()]
-    fixed = [(key, json.dumps(job.fixed[key]), "", mark(f"fixed.{key}")) for key in job.fixed]
-    searched: list[tuple[str, str, str, str]] = []
-    for parameter in decided(job.written, job.fixed):
-        rows = fixed if parameter.is_constant else searched
-        name, conditions = parameter.name, conditions_text(parameter.when)
-        rows.append((name, _range_text(parameter), conditions, mark(f"space.{name}")))
-    for title, rows in (("[fixed]", fixed), ("[space]", searched)):
-        if not rows:
-            continue
-        lines += ["", title]
-        widths = [max(map(len, cells)) for cells in list(zip(*rows))[:3]]
-        for *cells, mark_text in rows:
-            padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths) if width]
-            lines.append("  ".join(padded).rstrip() + mark_text)
-    return "\n".join(lines)
-
-
-def _range_text(parameter: Parameter) -> str:
-    if parameter.values:
-        return " ".join(json.dumps(value) for value in parameter.values)
-    step = "" if parameter.step is None else f", step {parameter.step}"
-    sampling = "" if parameter.sampling == "linear" else f", {parameter.sampling}"
-    return f"{parameter.min_value} to {parameter.max_value}{step}{sampling}"

@@ -46,11 +46,9 @@ def load_job(name: StrPath) -> Job:
     if zoo.is_file(name):
         where = file = os.fspath(name)
         table = read_toml(file, what="A job")
-        text = Path(file).read_text("utf-8-sig")
     elif name in list_jobs():
         where, file = f"tuning/{name}.toml", ""
-        text = (folder("tuning") / f"{name}.toml").read_text("utf-8")
-        table = tomllib.loads(text)
+        table = tomllib.loads(text_of(name))
     else:
         hint = did_you_mean(name, list_jobs(), most=3)
         way_out = "`dualnet jobs` lists all jobs; the name of a job file of your own ends in .toml."
@@ -62,8 +60,15 @@ def load_job(name: StrPath) -> Job:
 
             check_job(job)
     except JobError as error:
-        raise ValueError(f"{at_line(where, _line(text, error.place))}: {error}") from None
+        line = _line(text_of(name), error.place)
+        raise ValueError(f"{at_line(where, line)}: {error}") from None
     return job
+
+
+def text_of(name: StrPath) -> str:
+    """Return the text of the file of job `name`, its comments included."""
+    file = Path(name) if zoo.is_file(name) else folder("tuning") / f"{os.fspath(name)}.toml"
+    return file.read_text("utf-8-sig")
 
 
 def _line(text: str, place: Sequence[str]) -> int:
