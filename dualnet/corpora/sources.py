@@ -126,7 +126,8 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
     ends = [0, *(_end_of_line(path, line) for line in cuts[1:3]), path.stat().st_size]
     if documents == "blank-line":
         ends[1:3] = [_next_document(path, end) for end in ends[1:3]]
-    files, bounds = {}, itertools.pairwise(ends)
+    files: dict[str, tuple[Part, ...]] = {}
+    bounds = itertools.pairwise(ends)
     for split, share, lines, (start, end) in zip(SPLITS, fractions, np.diff(cuts), bounds):
         files[split] = (Part(path, start, end),)
         text = blocks(path, start=start, end=end) if start < end else ()
