@@ -238,8 +238,8 @@ class FusedCell(RecurrentCell):
         self.input_size = input_shape[-1]
         self.build_gates()
 
-    def build_gates(self):
-        size = self.gates * self.units
+    def build_gates(self, gates=None):
+        size = (gates or self.gates) * self.units
         self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
         self.recurrent_kernel = self.add_recurrent_kernel("recurrent_kernel", (self.units, size))
         self.bias = self.add_gate_bias()

@@ -82,14 +82,15 @@ class IOGate(FeatureGate):
     def call(self, inputs, training=False):
         tokens, *logits = inputs
         hidden = logits.pop(0) if self.use_hidden else None
-        return apply_gates(self._gates(tokens, hidden, training), logits)
+        return apply_gates(self.gates(tokens, hidden, training), logits)
 
-    def gates(self, tokens, hidden=None):
-        """Return the gates without dropout, float32 `(..., vocabulary)`.
+    def gates(self, tokens, hidden=None, training=False):
+        """Return the gates, float32 `(..., vocabulary)`.
 
         Args:
             tokens: int `(...)`.
             hidden: `(..., hidden_units)` with `use_hidden`, else None.
+            training: bool. Whether dropout is active.
         Raises:
             ValueError: if `hidden` is given or left out against `use_hidden`.
         """
@@ -98,9 +99,6 @@ class IOGate(FeatureGate):
             raise ArgumentError(
                 "hidden", f"{required} use_hidden={self.use_hidden}.", hidden=hidden
             )
-        return self._gates(ops.convert_to_tensor(tokens), hidden, False)
-
-    def _gates(self, tokens, hidden, training):
         embedded = ops.take(self.embeddings, ops.maximum(tokens, 0), axis=0)
         embedded = ops.cast(embedded, self.compute_dtype)
         features = self.step_dropout(embedded, training=training)

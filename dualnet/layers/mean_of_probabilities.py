@@ -51,6 +51,4 @@ class MeanOfProbabilities(ConfiguredLayer):
 
     def call(self, inputs):
         members = [ops.log_softmax(ops.cast(logits, "float32")) for logits in inputs]
-        if len(members) == 1:
-            return members[0]
         return ops.logsumexp(ops.stack(members), axis=0) - math.log(len(members))

@@ -51,11 +51,8 @@ class RewiredLSTMCell(MogrifierLSTMCell):
     def __init__(self, units, *, rounds=0, capped_input_gate=True, **kwargs):
         super().__init__(units, rounds=rounds, capped_input_gate=capped_input_gate, **kwargs)
 
-    def build_gates(self):
-        size = 2 * self.units
-        self.kernel = self.add_input_kernel("kernel", (self.input_size, size))
-        self.recurrent_kernel = self.add_recurrent_kernel("recurrent_kernel", (self.units, size))
-        self.bias = self.add_gate_bias()
+    def build_gates(self, gates=2):
+        super().build_gates(gates)  # i and j; the bias is that of all four
         for name in ("forget", "update", "output"):
             self.add_recurrent_kernel(f"{name}_kernel", (self.units, self.units))
 
