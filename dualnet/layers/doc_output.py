@@ -137,16 +137,12 @@ class DOCOutput(TiedLayer, SeededLayer):
             raise ArgumentError("experts", f"must have one count per input. {received}")
         shape = (inputs_shape[-1][-1], sum(self.experts))
         self.prior_kernel = self.add_matrix("prior_kernel", shape, role=Role.EXPERT)
-        self.latent_kernels, self.latent_biases = {}, {}
         for n, (count, shape) in enumerate(zip(self.experts, inputs_shape)):
             if count:
                 size = count * self.latent_units
-                shape = (shape[-1], size)
-                kernel = self.add_matrix(f"latent_kernel_{n}", shape, role=Role.EXPERT)
-                self.latent_kernels[str(n)] = kernel
+                self.add_matrix(f"latent_kernel_{n}", (shape[-1], size), role=Role.EXPERT)
                 if self.latent_activation == "tanh":
-                    bias = self.add_zeros(f"latent_bias_{n}", size, role=Role.BIAS)
-                    self.latent_biases[str(n)] = bias
+                    self.add_zeros(f"latent_bias_{n}", size, role=Role.BIAS)
         self.build_output(self.latent_units)
 
     def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
@@ -205,10 +201,10 @@ class DOCOutput(TiedLayer, SeededLayer):
     def _latents(self, inputs, training):
         """Return all k_j, `(batch, time, experts, latent_units)`."""
         latents = []
-        for n, kernel in self.latent_kernels.items():
-            k = ops.matmul(inputs[int(n)], kernel)
-            if n in self.latent_biases:
-                k = ops.tanh(k + self.latent_biases[n])
+        for n in (n for n, count in enumerate(self.experts) if count):
+            k = ops.matmul(inputs[n], getattr(self, f"latent_kernel_{n}"))
+            if self.latent_activation == "tanh":
+                k = ops.tanh(k + getattr(self, f"latent_bias_{n}"))
             latents.append(k)
         (batch, time, _), experts = ops.shape(latents[-1]), sum(self.experts)
         shape = (batch, time, experts, self.latent_units)
