@@ -4,18 +4,17 @@ How the states pass through a segment:
 
 1. `Segment.__init__` calls `cell.input_projection` for all steps at once: whatever depends
    on the input alone stays out of the loop.
-2. `Segment.run` receives the initial states. The `StepPlan` says which weight matrices a
-   step multiplies by; the first segment finds out by tracing one step.
+2. `Segment.run` receives the initial states. The first segment traces one step, to find
+   which matrices a step multiplies by. `_kernels` casts and stacks them once for all steps.
 3. `_forward` scans over time. Each step maps its states to the next ones (`cell.step`). For
    the backward pass it saves the states that each step started from and its products.
 4. `_backward` scans over time in reverse. It replays each step from the saved states with
    the saved products, and turns the gradient at a step's new states into the gradient at
    the states before it. For each product it collects the left operand and the gradient at
    the result.
-5. `matrix_gradients` forms the gradient of each matrix from these: one large product for
-   the whole segment, where a plain loop adds up a small one per step. So does
-   `constant_gradients` for a constant that has a matrix for each row, such as the memory
-   that a cell attends to.
+5. `matrix_gradient` forms the gradient of each kernel from these: one large product for the
+   whole segment, where a plain loop adds up a small one per step. A constant that has a
+   matrix for each row, such as the memory that a cell attends to, is such a kernel, too.
 
 `scan`, `vjp` and `custom_gradient` are in `dualnet._backend`.
 """
@@ -56,6 +55,17 @@ def without_gradients():
     return override(_without_gradients, True)
 
 
+class Product(NamedTuple):
+    """A product that every step makes, with a matrix or with several stacked ones.
+
+    Those of a constant hold a matrix for each row.
+    """
+
+    factors: tuple[int, ...]  # indices in `Segment.factors`
+    columns: tuple[int, int] | None  # those that are used, as in `_products.matmul`
+    transposed: bool  # as in `_products.matmul_per_row`
+
+
 class Segment:
     """The steps of one segment.
 
@@ -83,16 +93,17 @@ class Segment:
         self.is_masked = mask is not None
         # What a step reads besides its states: `inputs`, with gradients, and `fixed`, without.
         self.fixed = [*fresh.values(), *([mask] if self.is_masked else [])]
-        self.constants = [*constants, *adaptation]
         self.num_factors = len(adaptation)
         self.variables = list(self.cell.weights)
         # A dropped-out copy of a weight replaces the weight itself.
         dropped = dropped_weights(self.cell) if locked else {}
         copies = {id(weight): locked[name] for name, weight in dropped.items()}
-        self.weights = [copies.get(id(variable), variable) for variable in self.variables]
-        pairs = [*enumerate(self.variables), *enumerate(self.weights)]
-        self.index_of_weight = {id(weight): i for i, weight in pairs}
-        self.traced_products: list[WeightProduct | ConstantProduct] = []
+        weights = [copies.get(id(variable), variable) for variable in self.variables]
+        # What every step reads whole.
+        self.factors = [*weights, *constants, *adaptation]
+        pairs = [*enumerate(self.variables), *enumerate(self.factors)]
+        self.index_of = {id(factor): i for i, factor in pairs}
+        self.traced_products: list[Product] = []
         projection = sequence
         if hasattr(self.cell, "input_projection"):
             with intercept_products(self._traced_product):
@@ -111,31 +122,24 @@ class Segment:
 
     def _run(self, states):
         """Return the same by a loop; the outputs of padding may be anything."""
-        plan = self._plan(states)
-        self.elementwise = [self.variables[i] for i in plan.vectors]
-        weights = [ops.convert_to_tensor(self.weights[i]) for i in (*plan.matrices, *plan.vectors)]
-        # Like a weight that acts elementwise, such a constant gets a gradient from every step.
-        floats = [i for i, constant in enumerate(self.constants) if is_float(constant)]
-        self.elementwise_constants = [i for i in floats if i not in plan.constants]
-        learned = [self.constants[i] for i in (*self.elementwise_constants, *plan.constants)]
-        arguments = [*self.inputs, *states, *weights, *learned]
-        vectors = len(plan.vectors) + len(self.elementwise_constants)
-        counts = len(self.inputs), len(states), len(plan.matrices), vectors, len(plan.constants)
+        products, self.elementwise = self._plan(states)
+        matrices = self._kernels(products)
+        vectors = [ops.convert_to_tensor(self.factors[i]) for i in self.elementwise]
+        arguments = [*self.inputs, *states, *matrices, *vectors]
+        counts = len(self.inputs), len(states), len(matrices), len(vectors)
         save = not _without_gradients.get()
 
         def function(*arguments):
-            inputs, states, matrices, vectors, constants = _split(arguments, counts)
-            kernels = self._kernels(plan, matrices, constants)
+            inputs, states, matrices, vectors = _split(arguments, counts)
+            kernels = [(matrix, _transposed(matrix)) for matrix in matrices]
             outputs, final_states, saved = self._forward(inputs, states, kernels, vectors, save)
 
             def gradient(*cotangents):
                 d_inputs, d_states, d_vectors, operands, d_products = self._backward(
                     inputs, saved, kernels, vectors, cotangents
                 )
-                d_matrices = matrix_gradients(plan, operands, d_products)
-                d_matrices = [ops.cast(d_matrix, self.dtype) for d_matrix in d_matrices]
-                d_constants = constant_gradients(plan, operands, d_products)
-                return [*d_inputs, *d_states, *d_matrices, *d_vectors, *d_constants]
+                d_matrices = map(matrix_gradient, matrices, operands, d_products)
+                return [*d_inputs, *d_states, *d_matrices, *d_vectors]
 
             return [outputs, *final_states], gradient
 
@@ -173,62 +177,56 @@ class Segment:
     def _first_step(self, states):
         inputs, fixed = ([x[0] for x in xs] for xs in (self.inputs, self.fixed))
         with intercept_products(self._traced_product):
-            return self._step(states, inputs, fixed, self.constants)
+            return self._step(states, inputs, fixed, self.factors[len(self.variables) :])
 
     def _traced_product(self, vectors, kernels, columns, transposed=False):
         """Return the product outside of the loop, and note it in `traced_products`."""
+        indices = tuple(self.index_of[id(kernel)] for kernel in kernels)
+        self.traced_products.append(Product(indices, columns, transposed))
         if len(kernels[0].shape) == 3:
-            index = self._index_of_constant(kernels[0])
-            self.traced_products.append(ConstantProduct(index, transposed))
-            matrices = ops.transpose(kernels[0], (0, 2, 1)) if transposed else kernels[0]
-            return _matmul(vectors[0], matrices, None)
+            return _matmul(vectors[0], _transposed(kernels[0]) if transposed else kernels[0], None)
         parts = [self._cast(select_columns(kernel, columns)) for kernel in kernels]
         pairs = zip(map(self._cast, vectors), parts)
-        product = sum(ops.cast(ops.matmul(*pair), self.dtype) for pair in pairs)
-        indices = tuple(self.index_of_weight[id(kernel)] for kernel in kernels)
-        input_sizes = tuple(vector.shape[-1] for vector in vectors)
-        self.traced_products.append(WeightProduct(indices, columns, input_sizes, product.shape[-1]))
-        return product
-
-    def _index_of_constant(self, tensor):
-        return next(i for i, constant in enumerate(self.constants) if constant is tensor)
+        return sum(ops.cast(ops.matmul(*pair), self.dtype) for pair in pairs)
 
     def _cast(self, tensor):
         return ops.cast(tensor, self.compute_dtype)
 
     def _plan(self, states):
-        """Return the plan of a step. Tracing a step finds it; later segments look it up."""
+        """Return the products of a step, and the indices of what acts elementwise in it.
+
+        Tracing a step finds them; later segments look them up.
+        """
         # Two constants may be one tensor in one segment, and not in the next.
-        indices = map(self._index_of_constant, self.constants)
+        indices = (self.index_of[id(factor)] for factor in self.factors)
         mode = self.training, *self.locked, *self.fresh_names, *indices
         if mode not in self.plans:
             in_projection, self.traced_products = self.traced_products, []
             self._first_step(states)  # for its products alone
-            in_step = self.traced_products
-            matrices = weights_of(in_step)
-            multiplied = {*matrices, *weights_of(in_projection)}
-            vectors = [i for i in range(len(self.weights)) if i not in multiplied]
-            constants = sorted({p.constant for p in in_step if isinstance(p, ConstantProduct)})
-            self.plans[mode] = StepPlan(in_step, matrices, vectors, constants)
+            multiplied = {i for p in (*in_projection, *self.traced_products) for i in p.factors}
+            floats = [i for i, factor in enumerate(self.factors) if is_float(factor)]
+            elementwise = [i for i in floats if i not in multiplied]
+            self.plans[mode] = self.traced_products, elementwise
         return self.plans[mode]
 
     # --- the loop
 
-    def _kernels(self, plan, matrices, constants):
-        """Return for each product its kernel and the transpose, cast once for all steps."""
-        cast = dict(zip(plan.matrices, map(self._cast, matrices)))
-        constants = dict(zip(plan.constants, constants))
-        kernels = []
-        for product in plan.products:
-            if isinstance(product, ConstantProduct):
-                kernel = constants[product.constant]
-                pair = kernel, ops.transpose(kernel, (0, 2, 1))
-                kernels.append(pair[::-1] if product.transposed else pair)
-            else:
-                parts = [select_columns(cast[i], product.columns) for i in product.weights]
-                kernel = _concatenate(parts, 0)
-                kernels.append((kernel, ops.transpose(kernel)))
-        return kernels
+    def _kernels(self, products):
+        """Return the kernel of each product, cast once for all steps."""
+
+        @functools.cache
+        def parts(i, count):  # split once, so that the gradient joins those of all parts
+            matrix = self._cast(ops.convert_to_tensor(self.factors[i]))
+            return ops.split(matrix, count, axis=-1) if count > 1 else [matrix]
+
+        def kernel(product):
+            if len(self.factors[product.factors[0]].shape) == 3:
+                constant = self.factors[product.factors[0]]
+                return _transposed(constant) if product.transposed else constant
+            k, count = product.columns or (0, 1)
+            return _concatenate([parts(i, count)[k] for i in product.factors], 0)
+
+        return list(map(kernel, products))
 
     def _forward(self, inputs, states, kernels, vectors, save):
         """Return the outputs, the final states and what the backward pass needs.
@@ -309,16 +307,25 @@ class Segment:
         return d_inputs, d_states, d_vectors, operands, d_products
 
     def _step_with(self, product, vectors, states, inputs, fixed):
-        """Return `_step` with `product` for products, and `vectors` for weights and constants."""
-        weights, learned = vectors[: len(self.elementwise)], vectors[len(self.elementwise) :]
-        constants = dict(enumerate(self.constants)) | dict(zip(self.elementwise_constants, learned))
-        scope = keras.StatelessScope(list(zip(self.elementwise, weights)))
-        with intercept_products(product), scope:
-            return self._step(states, inputs, fixed, list(constants.values()))
+        """Return `_step` with `product` for products, and `vectors` for what acts elementwise."""
+        count = len(self.variables)
+        factors = dict(enumerate(self.factors)) | dict(zip(self.elementwise, vectors))
+        scope = [(self.variables[i], factors[i]) for i in self.elementwise if i < count]
+        with intercept_products(product), keras.StatelessScope(scope):
+            return self._step(states, inputs, fixed, list(factors.values())[count:])
 
 
-def is_float(constant):
-    return "float" in keras.backend.standardize_dtype(constant.dtype)
+def is_float(tensor):
+    return "float" in keras.backend.standardize_dtype(tensor.dtype)
+
+
+def matrix_gradient(matrix, operands, d_products):
+    """Return the gradient of a matrix, or of one for each row: one product for all steps."""
+    if len(matrix.shape) == 3:
+        return ops.matmul(ops.transpose(operands, (1, 2, 0)), ops.transpose(d_products, (1, 0, 2)))
+    rows, units = matrix.shape
+    operands = ops.transpose(ops.reshape(operands, (-1, rows)))
+    return ops.matmul(operands, ops.reshape(d_products, (-1, units)))
 
 
 def _replayed(operand, product, kernel, transposed):
@@ -339,6 +346,10 @@ def _matmul(operand, kernel, transposed):
     return _backend.matmul(operand, kernel, transposed)
 
 
+def _transposed(kernel):
+    return ops.transpose(kernel, (0, 2, 1) if len(kernel.shape) == 3 else None)
+
+
 def _operand(vectors, kernel):
     """Return `vectors` side by side, in the dtype of `kernel`, which multiplies them."""
     dtype = keras.backend.standardize_dtype(kernel.dtype)
@@ -353,69 +364,3 @@ def _split(values, counts):
     """Return `values` as consecutive lists of the lengths `counts`."""
     values = iter(values)
     return [list(itertools.islice(values, count)) for count in counts]
-
-
-# --- which products a step makes, and the gradients of all of them over the segment
-
-
-class WeightProduct(NamedTuple):
-    """A product that every step makes with a weight matrix, or with several stacked ones."""
-
-    weights: tuple[int, ...]  # indices of the matrices in `cell.weights`
-    columns: tuple[int, int] | None  # those that are used, as in `_products.matmul`
-    input_sizes: tuple[int, ...]  # of the vectors that the matrices multiply
-    units: int  # of the result
-
-
-class ConstantProduct(NamedTuple):
-    """A product that every step makes with a constant, in which each row has its own matrix."""
-
-    constant: int  # its index
-    transposed: bool  # as in `_products.matmul_per_row`
-
-
-class StepPlan(NamedTuple):
-    """How a step uses the weights of its cell, and the constants."""
-
-    products: list[WeightProduct | ConstantProduct]  # in the order of the step
-    matrices: list[int]  # indices in `cell.weights` of the matrices in these products
-    vectors: list[int]  # indices of the weights that act elementwise: biases, gains
-    constants: list[int]  # indices of the constants in these products
-
-
-def weights_of(products):
-    """Return the sorted indices of all weights in `products`."""
-    return sorted({i for p in products if isinstance(p, WeightProduct) for i in p.weights})
-
-
-def matrix_gradients(plan, operands, d_products):
-    """Return the gradient of each matrix: one product per use of it in a step."""
-    by_columns: dict[int, dict[Any, Any]] = {i: {} for i in plan.matrices}
-    for product, a, d in zip(plan.products, operands, d_products):
-        if isinstance(product, ConstantProduct):
-            continue
-        a = ops.reshape(a, (-1, sum(product.input_sizes)))
-        stacked = ops.matmul(ops.transpose(a), ops.reshape(d, (-1, product.units)))
-        ends = list(itertools.accumulate(product.input_sizes))[:-1]
-        for i, part in zip(product.weights, ops.split(stacked, ends) if ends else [stacked]):
-            total = by_columns[i].get(product.columns)
-            by_columns[i][product.columns] = part if total is None else total + part
-    gradients = []
-    for columns in by_columns.values():
-        gradient = columns.pop(None, None)
-        if columns:
-            parts = ops.concatenate([columns[i] for i in sorted(columns)], axis=-1)
-            gradient = parts if gradient is None else gradient + parts
-        gradients.append(gradient)
-    return gradients
-
-
-def constant_gradients(plan, operands, d_products):
-    """Return the gradient of each constant in the products: for each row, as for a matrix."""
-    gradients: dict[int, Any] = dict.fromkeys(plan.constants, 0.0)
-    for product, a, d in zip(plan.products, operands, d_products):
-        if isinstance(product, ConstantProduct):
-            rows, columns = (d, a) if product.transposed else (a, d)
-            rows, columns = ops.transpose(rows, (1, 2, 0)), ops.transpose(columns, (1, 0, 2))
-            gradients[product.constant] = gradients[product.constant] + ops.matmul(rows, columns)
-    return list(gradients.values())
