@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from dualnet._backend import scan
 from dualnet.builders.graph import Graph, token_losses
 from dualnet.layers._fused_cross_entropy import Chunks
 
@@ -36,20 +35,16 @@ def ranks(graph: Graph, segment: Segment) -> Answer:
     batch, time = ops.shape(targets)
     chunks = Chunks(batch * time, words * 4, least=1 if graph.head is None else units // 2)
 
-    def in_chunks(values: Any) -> Any:  # (batch, time, ...)
-        return chunks.split(ops.reshape(values, (-1, *values.shape[2:])))
-
-    def read(_: Any, chunk: list[Any]) -> Any:
-        targets, *chunk = chunk
-        logits = keras.tree.pack_sequence_as(features, [rows[None] for rows in chunk])
+    def read(targets: Any, *features_of_chunk: Any) -> list[Any]:
+        logits = keras.tree.pack_sequence_as(features, [rows[None] for rows in features_of_chunk])
         logits = logits if graph.head is None else graph.head(logits)
         losses = token_losses(heated(logits, segment), targets[None])
-        return [], [losses[0], ranks_of(logits[0], targets)]
+        return [losses[0], ranks_of(logits[0], targets)]
 
-    sequences = list(map(in_chunks, [targets, *keras.tree.flatten(features)]))
-    like = [chunks.like("float32"), chunks.like("int32")]
-    _, results = scan(read, [], sequences, like, length=chunks.count)
-    losses, ranks = (ops.reshape(chunks.join(result), (batch, time)) for result in results)
+    tensors = [targets, *keras.tree.flatten(features)]  # (batch, time, ...)
+    rows = [ops.reshape(tensor, (-1, *tensor.shape[2:])) for tensor in tensors]
+    results = chunks.map(read, rows, [chunks.like("float32"), chunks.like("int32")])
+    losses, ranks = (ops.reshape(result, (batch, time)) for result in results)
     return {"losses": losses, "ranks": ranks, "states": states}
 
 

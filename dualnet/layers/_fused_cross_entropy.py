@@ -53,109 +53,83 @@ def target_log_probabilities(
     is_large = isinstance(num_rows, int) and num_rows * words >= LEAST_COMPILED
     targets = ops.cast(targets, "int32")
     chunks = Chunks(num_rows - num_saved, words * 4, least=rows.shape[1] // 2)
+    again = functools.partial(
+        _log_p, words_first=words_first, temperature=temperature, is_compiled=is_large
+    )
+    # Without saving, it may be the forward pass of an evaluation, whose lengths vary.
+    log_p = functools.partial(again, is_compiled=is_large and save)
 
-    def function(rows, matrix, *bias):
-        matrix = ops.cast(matrix, rows.dtype)
-        # Without saving, it may be the forward pass of an evaluation, whose lengths vary.
-        softmax = _Softmax(matrix, bias, words_first, temperature, is_compiled=is_large and save)
+    def function(rows, *weights):
+        factors = [ops.cast(weights[0], rows.dtype), *weights[1:]]
+        others = [rows[num_saved:], targets[num_saved:]]
         log_ps = []
         if saves_any:
-            log_p, differences = softmax.at_targets(rows[:num_saved], targets[:num_saved])
-            log_ps.append(log_p)
-
-        def chunked(*values):
-            return [chunks.split(value[num_saved:]) for value in values]
+            log_p_saved, gradients_saved = log_p(rows[:num_saved], targets[:num_saved], *factors)
+            log_ps.append(log_p_saved)
 
         def log_p_of_chunks():
-            def forward(_, chunk):
-                log_p, _ = softmax.at_targets(*chunk)
-                return [], [log_p]
-
             like = [chunks.like("float32")]
-            _, (log_p,) = scan(forward, [], chunked(rows, targets), like, length=chunks.count)
-            return chunks.join(log_p)
+            return chunks.map(lambda *chunk: [log_p(*chunk, *factors)[0]], others, like)
 
         if not saves_all:
-            none = ops.zeros((0,), "float32")
-            log_ps.append(_if_any(chunks.rows, log_p_of_chunks, none))
+            log_ps += _if_any(chunks.rows, log_p_of_chunks, [ops.zeros((0,), "float32")])
 
         def gradient(upstream):
-            softmax.is_compiled = is_large
-            scale = -ops.cast(upstream, "float32")[:, None]
-            if temperature is not None:
-                scale = scale / temperature
-            scaled = ops.cast(ops.cast(rows, "float32") * scale, rows.dtype)
             d_rows = []
-            sums = [ops.zeros(weight.shape, dtype="float32") for weight in (matrix, *bias)]
+            sums = [ops.zeros(weight.shape, dtype="float32") for weight in weights]
             if saves_any:
-                d_saved, *sums = softmax.gradients(
-                    differences, scaled[:num_saved], scale[:num_saved]
-                )
+                d_saved, *sums = gradients_saved(upstream[:num_saved])
                 d_rows.append(d_saved)
             sums = [ops.cast(total, "float32") for total in sums]
 
-            def gradients_of_chunks():
-                def backward(sums, chunk):
-                    rows, targets, *scales = chunk
-                    _, differences = softmax.at_targets(rows, targets)
-                    d_chunk, *increments = softmax.gradients(differences, *scales)
-                    increments = [ops.cast(increment, "float32") for increment in increments]
-                    return list(map(operator.add, sums, increments)), [d_chunk]
+            def gradients_of_chunk(rows, targets, upstream):
+                _, gradients = again(rows, targets, *factors)
+                return gradients(upstream)
 
-                like = [chunks.like(rows.dtype, rows.shape[1])]
-                sequences = chunked(rows, targets, scaled, scale)
-                new_sums, (d_chunks,) = scan(backward, sums, sequences, like, length=chunks.count)
-                return [chunks.join(d_chunks), *new_sums]
+            def gradients_of_chunks():
+                sequences = [*others, upstream[num_saved:]]
+                return chunks.gradients(gradients_of_chunk, others[:1], sequences, sums)
 
             if not saves_all:
                 none = ops.zeros((0, rows.shape[1]), rows.dtype)
                 d_chunked, *sums = _if_any(chunks.rows, gradients_of_chunks, [none, *sums])
                 d_rows.append(d_chunked)
-            sums = [ops.cast(total, weight.dtype) for total, weight in zip(sums, (matrix, *bias))]
-            return [_concatenate(d_rows), *sums]
+            return [_concatenate(d_rows), *cast_like(sums, weights)]
 
         return [_concatenate(log_ps)], gradient
 
     return custom_gradient(function, [rows, matrix, *([] if bias is None else [bias])])[0]
 
 
-class _Softmax:
-    """softmax((row W + b) / temperature) of given rows, and the gradients through it."""
+def _log_p(rows, targets, matrix, bias=None, *, words_first, temperature, is_compiled):
+    """Return log p of the targets, float32 `(rows,)`, and the function of the gradients.
 
-    def __init__(self, matrix, bias, words_first, temperature, *, is_compiled):
-        self.matrix = matrix
-        self.bias = bias[0] if bias else None
-        self.words_first = words_first
-        self.temperature = temperature
-        self.is_compiled = is_compiled
+    From the gradient at log p it returns those at the rows, the matrix and, if there is one, the
+    bias.
+    """
+    # Transposed here, not once for all chunks: TensorFlow folds a transpose into the product
+    # if both are in one graph, but not if a loop captures it.
+    s = logits(rows, ops.transpose(matrix) if words_first else matrix, bias)
+    if temperature is not None:
+        s = s / temperature
+    differ = functools.partial(_differences, dtype=rows.dtype)
+    log_p, differences = (_backend.compiled(differ) if is_compiled else differ)(s, targets)
 
-    def at_targets(self, rows, targets):
-        """Return log p of the targets, float32 `(rows,)`, and q - 1[v = target]."""
-        # Transposed here, not once for all chunks: TensorFlow folds a transpose into the product
-        # if both are in one graph, but not if a loop captures it.
-        to_words = ops.transpose(self.matrix) if self.words_first else self.matrix
-        s = logits(rows, to_words, self.bias)
-        if self.temperature is not None:
-            s = s / self.temperature
-        differences = functools.partial(_differences, dtype=rows.dtype)
-        return (_backend.compiled(differences) if self.is_compiled else differences)(s, targets)
+    def gradients(upstream):
+        scale = -ops.cast(upstream, "float32")[:, None]
+        if temperature is not None:
+            scale = scale / temperature
+        scaled = ops.cast(ops.cast(rows, "float32") * scale, rows.dtype)
+        d_rows = ops.matmul(differences, matrix if words_first else ops.transpose(matrix))
+        d_rows = ops.cast(ops.cast(d_rows, "float32") * scale, rows.dtype)
+        left, right = (differences, scaled) if words_first else (scaled, differences)
+        d_matrix = ops.matmul(ops.transpose(left), right)
+        if bias is None:
+            return [d_rows, d_matrix]
+        d_bias = ops.matmul(ops.transpose(ops.cast(scale, rows.dtype)), differences)[0]
+        return [d_rows, d_matrix, d_bias]
 
-    def gradients(self, differences, scaled, scale):
-        """Return the gradients of rows, matrix and, if there is one, bias.
-
-        `scale` is minus the gradient of log p, float32 `(rows, 1)`; `scaled` the rows times it.
-        """
-        to_units = self.matrix if self.words_first else ops.transpose(self.matrix)
-        d_rows = ops.matmul(differences, to_units)
-        d_rows = ops.cast(ops.cast(d_rows, "float32") * scale, scaled.dtype)
-        if self.words_first:
-            d_matrix = ops.matmul(ops.transpose(differences), scaled)
-        else:
-            d_matrix = ops.matmul(ops.transpose(scaled), differences)
-        if self.bias is None:
-            return d_rows, d_matrix
-        scale = ops.cast(scale, differences.dtype)
-        return d_rows, d_matrix, ops.matmul(ops.transpose(scale), differences)[0]
+    return log_p, gradients
 
 
 class Chunks:
@@ -189,6 +163,41 @@ class Chunks:
         rest = ops.shape(values)[2:]
         return ops.reshape(values, (self.count * self.length, *rest))[: self.rows]
 
+    def map(self, function, sequences, like):
+        """Return the results of `function` for all rows, by a loop that has no gradient.
+
+        Args:
+            function: from a chunk of each of `sequences` to a list of tensors `(length, ...)`.
+            sequences: list of `(rows, ...)`.
+            like: list of symbolic tensors, one per result, as `like` returns them.
+        """
+        sequences = list(map(self.split, sequences))
+        _, results = scan(
+            lambda _, chunk: ([], function(*chunk)), [], sequences, like, length=self.count
+        )
+        return list(map(self.join, results))
+
+    def gradients(self, function, rows, sequences, sums):
+        """Return the gradients at `rows`, and `sums` plus those at what all chunks share.
+
+        Args:
+            function: from a chunk of each of `sequences` to the gradients at that of `rows`, then
+                at what all chunks share.
+            rows: list of `(rows, ...)`.
+            sequences: list of `(rows, ...)`.
+            sums: list of float32 tensors.
+        """
+
+        def step(sums, chunk):
+            gradients = function(*chunk)
+            increments = [ops.cast(d, "float32") for d in gradients[len(rows) :]]
+            return list(map(operator.add, sums, increments)), gradients[: len(rows)]
+
+        like = [self.like(tensor.dtype, *tensor.shape[1:]) for tensor in rows]
+        sequences = list(map(self.split, sequences))
+        sums, results = scan(step, sums, sequences, like, length=self.count)
+        return [*map(self.join, results), *sums]
+
 
 def logits(rows, kernel, bias):
     """Return row W + b in float32; `bias` is `(words,)` or None."""
@@ -211,6 +220,11 @@ def _differences(s, targets, dtype):
 def _if_any(rows, function, otherwise):
     """Return `function()`, or `otherwise` if there are 0 `rows`, a number that may be a tensor."""
     return function() if isinstance(rows, int) else ops.cond(rows > 0, function, lambda: otherwise)
+
+
+def cast_like(tensors, others):
+    """Return each of `tensors` in the dtype of its counterpart in `others`."""
+    return [ops.cast(tensor, other.dtype) for tensor, other in zip(tensors, others)]
 
 
 def _max_over_words(values):

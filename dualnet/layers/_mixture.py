@@ -1,19 +1,23 @@
 """Mixture of softmaxes without a tensor of size tokens x experts x vocabulary.
 
     log p(v) = log sum_j pi_j softmax(k_j W + b)_v = log sum_j exp(log pi_j + log q_j(v))
-    log q_j(v) = s_jv - log Z_j,  d log q_j(v) / d s_jw = 1[w = v] - q_j(w)
 
 Both forms, for all words and for given ones, work in chunks, and the backward pass
-recomputes the logits s_j.
+recomputes the logits k_j W + b.
 """
 
 import contextvars
 
 from keras import ops
 
-from dualnet._backend import custom_gradient, scan
+from dualnet._backend import custom_gradient, vjp
 from dualnet._contexts import override
-from dualnet.layers._fused_cross_entropy import Chunks, logits, target_log_probabilities
+from dualnet.layers._fused_cross_entropy import (
+    Chunks,
+    cast_like,
+    logits,
+    target_log_probabilities,
+)
 
 _in_one_piece = contextvars.ContextVar("in_one_piece", default=False)
 
@@ -49,63 +53,33 @@ def mixture_log_probabilities(
 
 
 def _of_all_words(latents, log_priors, kernel, bias):
-    """Return log p of all words, float32 `(tokens, vocabulary)`.
-
-    With r_jv, the share of expert j in p(v):
-    d log p(v) / d log pi_j = r_jv,  d log p(v) / d s_jw = r_jv (1[w = v] - q_j(w)).
-    """
+    """Return log p of all words, float32 `(tokens, vocabulary)`."""
     tokens, experts, units = ops.shape(latents)
     words = ops.shape(kernel)[1]
-    if _in_one_piece.get():
+    arguments = [latents, log_priors, kernel, *([] if bias is None else [bias])]
+
+    def log_p(latents, log_priors, kernel, bias=None):
         s = logits(ops.reshape(latents, (-1, units)), kernel, bias)
-        s = ops.reshape(s, (-1, experts, words))
-        return ops.logsumexp(ops.log_softmax(s) + log_priors[..., None], axis=1)
+        log_q = ops.log_softmax(ops.reshape(s, (-1, experts, words)))
+        return [ops.logsumexp(log_q + log_priors[..., None], axis=1)]
+
+    if _in_one_piece.get():
+        return log_p(*arguments)[0]
     chunks = Chunks(tokens, experts * words * 4, least=units // (2 * experts))
 
-    def logits_of(k, kernel, bias):
-        s = logits(ops.reshape(k, (-1, units)), kernel, bias[0] if bias else None)
-        return ops.reshape(s, (-1, experts, words))
-
-    def function(latents, log_priors, kernel, *bias):
-        chunked = [chunks.split(latents), chunks.split(log_priors)]
-
-        def forward(_, chunk):
-            k, log_pi = chunk
-            s = logits_of(k, kernel, bias)
-            log_z = ops.logsumexp(s, axis=-1)
-            log_p = ops.logsumexp(s + (log_pi - log_z)[..., None], axis=1)
-            return [], [log_p, log_z]
-
-        like = [chunks.like("float32", words), chunks.like("float32", experts)]
-        _, results = scan(forward, [], chunked, like, length=chunks.count)
+    def function(latents, log_priors, *weights):
+        rows = [latents, log_priors]
 
         def gradient(upstream):
-            upstreams = chunks.split(ops.cast(upstream, "float32"))
-            transposed = ops.transpose(kernel)
+            def gradients_of_chunk(k, log_pi, upstream):
+                chunk = [k, log_pi, *weights]
+                return vjp(lambda *arguments: (log_p(*arguments), []), chunk, [upstream])[0]
 
-            def backward(sums, chunk):
-                d_kernel, *d_bias = sums
-                k, log_pi, log_p, log_z, upstream = chunk
-                s = logits_of(k, kernel, bias)
-                r = ops.exp(s + (log_pi - log_z)[..., None] - log_p[:, None])
-                r = upstream[:, None] * r
-                d_log_pi = ops.sum(r, axis=-1)
-                q = ops.exp(s - log_z[..., None])
-                d_s = ops.reshape(r - d_log_pi[..., None] * q, (-1, words))
-                d_bias = [total + ops.sum(d_s, axis=0) for total in d_bias]
-                d_s = ops.cast(d_s, kernel.dtype)
-                d_k = ops.reshape(ops.matmul(d_s, transposed), (-1, experts, units))
-                product = ops.matmul(ops.transpose(ops.reshape(k, (-1, units))), d_s)
-                return [d_kernel + ops.cast(product, "float32"), *d_bias], [d_k, d_log_pi]
+            sums = [ops.zeros(ops.shape(weight), dtype="float32") for weight in weights]
+            gradients = chunks.gradients(gradients_of_chunk, rows, [*rows, upstream], sums)
+            return cast_like(gradients, [*rows, *weights])
 
-            sums = [ops.zeros(ops.shape(weight), dtype="float32") for weight in (kernel, *bias)]
-            like = [chunks.like(latents.dtype, experts, units), chunks.like("float32", experts)]
-            sequences = [*chunked, *results, upstreams]
-            sums, (d_ks, d_log_pis) = scan(backward, sums, sequences, like, length=chunks.count)
-            sums = [ops.cast(total, w.dtype) for total, w in zip(sums, (kernel, *bias))]
-            return [chunks.join(d_ks), chunks.join(d_log_pis), *sums]
+        like = [chunks.like("float32", words)]
+        return chunks.map(lambda *chunk: log_p(*chunk, *weights), rows, like), gradient
 
-        return [chunks.join(results[0])], gradient
-
-    arguments = [latents, log_priors, kernel, *([] if bias is None else [bias])]
     return custom_gradient(function, arguments)[0]
