@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dualnet.adaptation.surprisals import surprisals
 from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_pairs import SentencePair
 from dualnet.evaluation.arguments import vocabulary_with_eos
@@ -92,15 +90,6 @@ class SurprisalScorer(TextScorer):
         self.columns = {"sentence_id": int, "token_id": int, "token": str, "surprisal": float}
         if request.entropy:
             self.columns["entropy"] = float
-
-    @classmethod
-    @contextlib.contextmanager
-    def opened(
-        cls, model: LanguageModel, request: Surprising, **adapting: Any
-    ) -> Iterator[SurprisalScorer]:
-        """Yield a scorer; if its model adapts, the weights are restored when the context ends."""
-        with surprisals(model, request, **adapting) as of_texts:
-            yield cls(model, request, of_texts)
 
     def rows(self, texts: Sequence[str], first: int = 1) -> list[Row]:
         rows = []

@@ -82,7 +82,6 @@ def test_tokens_have_the_surprisal_that_score_gives_and_the_entropy_of_their_dis
 def test_entropies_are_read_in_pieces_of_bounded_size(model, monkeypatch):
     whole = dualnet.surprisal(model, [TEXT, "the"], entropy=True)
     monkeypatch.setattr(surprisals, "LOGITS", 9 * model.vocabulary_size)
-    monkeypatch.setattr(surprisals, "BLOCK_TOKENS", 3)
     shapes = []
     logits = type(model.graph).logits
 

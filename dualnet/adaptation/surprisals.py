@@ -2,9 +2,7 @@
 
 import contextlib
 import functools
-import itertools
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,7 +19,6 @@ from dualnet.evaluation.words import Words, words_of
 from dualnet.requests import Surprising
 from dualnet.text import Tokenizer
 
-BLOCK_TOKENS = 2**15  # read before the first record of them is yielded, about
 LOGITS = 2**24  # computed by a call at most, where entropies need all of a token's: 64 MB
 
 
@@ -76,13 +73,8 @@ def surprisal(
     """
     request = Surprising.of(settings)
     given, labels, _ = texts_of("texts", texts, column)
-
-    def records() -> Iterator[dict[str, Any]]:
-        with surprisals(model, request, statistics=statistics, keep=keep) as of_texts:
-            for rows, _ in of_texts(given):
-                yield from rows
-
-    return Results(records(), labels)
+    with surprisals(model, request, statistics=statistics, keep=keep) as of_texts:
+        return Results((row for rows, _ in of_texts(given) for row in rows), labels)
 
 
 @contextlib.contextmanager
@@ -130,8 +122,8 @@ def _tokens(vocabulary: Tokenizer, text: str) -> Words:
 @contextlib.contextmanager
 def _reading(
     model: LanguageModel, request: Surprising, **adapting: Any
-) -> Iterator[Callable[[list[np.ndarray]], Iterator[np.ndarray]]]:
-    """Yield a function of streams that yields -log p of each one's tokens but the first, in nats.
+) -> Iterator[Callable[[list[np.ndarray]], Iterable[np.ndarray]]]:
+    """Yield a function of streams that gives -log p of each one's tokens but the first, in nats.
 
     These are float64 `(tokens, 1)` for each stream, or `(tokens, 2)` with the `entropy`. With
     `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
@@ -144,17 +136,12 @@ def _reading(
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
     reader, temperature = reader_of(model, question), request.temperature
 
-    def read(block: list[np.ndarray]) -> list[np.ndarray]:
-        answers = scoring.read(reader, block, names, temperature=temperature, work=work)
+    def read(streams: list[np.ndarray]) -> list[np.ndarray]:
+        answers = scoring.read(reader, streams, names, temperature=temperature, work=work)
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
 
-    def by_block(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
-        blocks = np.cumsum([len(stream) for stream in streams]) // BLOCK_TOKENS
-        for _, block in itertools.groupby(zip(blocks, streams), key=operator.itemgetter(0)):
-            yield from read([stream for _, stream in block])
-
     if not request.adapt:
-        yield by_block
+        yield read
         return
     with learning(model, request, temperature=temperature, by_text=True, **adapting) as (learn, _):
 

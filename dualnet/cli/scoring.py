@@ -260,10 +260,13 @@ def _score_surprisal(options: Score, texts: Records) -> None:
     if options.rule != "published":
         _surprising(options, run)
     scorers = console.quietly("dualnet.scorers")
+    from dualnet.adaptation.surprisals import surprisals
+
     request = _surprising(options, run)
     statistics = run.training_text() if options.adapt and request.rule == "rms" else None
     model = run.model()
-    with scorers.SurprisalScorer.opened(model, request, statistics=statistics) as scorer:
+    with surprisals(model, request, statistics=statistics) as of_texts:
+        scorer = scorers.SurprisalScorer(model, request, of_texts)
         output = _output(options, run, texts, scorer)
         blocks = _scored(options, texts, scorer, after=output.after if output else 0)
         if output is None:
@@ -274,7 +277,8 @@ def _score_surprisal(options: Score, texts: Records) -> None:
         _report_totals(options, scorer)
     if options.adapt and scorer.tokens:
         fixed = Surprising(temperature=options.temperature)
-        with scorers.SurprisalScorer.opened(model, fixed) as before:
+        with surprisals(model, fixed) as of_texts:
+            before = scorers.SurprisalScorer(model, fixed, of_texts)
             for _ in _scored(options, texts, before):
                 pass
         gain = (before.totals.nats - scorer.totals.nats) / scorer.tokens
