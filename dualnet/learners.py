@@ -20,7 +20,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
-from dualnet.adaptation.dynamic import DynamicEvaluation
+from dualnet.adaptation.dynamic import DynamicEvaluation, result_of
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import segments_of, with_own_settings
@@ -28,8 +28,7 @@ from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
 from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
-from dualnet.evaluation.arguments import check_tokens, perplexity_of
-from dualnet.evaluation.comparison import figures_of
+from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
 from dualnet.requests import AUTO, Learning, Teaching
 from dualnet.text.plain_text import check_text
@@ -308,19 +307,9 @@ class Learner:
         return _Segment(np.append(eos, ids), np.append(ids, eos), source_ids)
 
     def _result(self, segments: list[_Segment], losses: list[np.ndarray]) -> DynamicEvaluation:
-        token_losses = np.concatenate([np.zeros(0, np.float32), *losses])
-        ids = np.concatenate([np.zeros(0, np.int32), *[s.targets for s in segments]])
-        total = float(token_losses.sum(dtype=np.float64))
-        return DynamicEvaluation(
-            perplexity=perplexity_of(token_losses),
-            tokens=len(token_losses),
-            segment_losses=np.array([part.mean(dtype=np.float64) for part in losses]),
-            segment_lengths=np.array([len(part) for part in losses], int),
-            rule=self.rule,
-            settings={**self.settings, "adapt": self.adapt},
-            token_losses=token_losses,
-            **figures_of(self.model, ids, total),
-        )
+        settings = {**self.settings, "adapt": self.adapt}
+        targets = [segment.targets for segment in segments]
+        return result_of(self.model, targets, losses, rule=self.rule, settings=settings)
 
 
 @checked

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,26 @@ class DynamicEvaluation(Comparable):
         plot_positions(curves, path)
 
 
+def result_of(
+    model: Any, targets: Iterable[np.ndarray], losses: Sequence[np.ndarray], **how: Any
+) -> DynamicEvaluation:
+    """Return the result of segments with these targets, int, and losses, float32, `(tokens,)`.
+
+    `how` are the fields that do not follow from them.
+    """
+    ids = np.concatenate([np.zeros(0, np.int32), *targets])
+    token_losses = np.concatenate([np.zeros(0, np.float32), *losses])
+    return DynamicEvaluation(
+        perplexity=perplexity_of(token_losses),
+        tokens=len(token_losses),
+        segment_losses=np.array([part.mean(dtype=np.float64) for part in losses]),
+        segment_lengths=np.array([len(part) for part in losses], int),
+        token_losses=token_losses,
+        **figures_of(model, ids, float(token_losses.sum(dtype=np.float64))),
+        **how,
+    )
+
+
 @documented(DynamicEvaluating)
 def dynamic_evaluation(
     model: LanguageModel,
@@ -159,26 +179,19 @@ def dynamic_evaluation(
         rule, length = used.pop("rule"), used.pop("sequence_length")
         length = None if by_sentence else length
         segments = segments_of(model, tokens, length)
-        lengths = np.array([len(ids) - 1 for ids in segments])
-        token_losses = np.zeros(lengths.sum(), np.float32)
-        parts = np.split(token_losses, np.cumsum(lengths)[:-1])
-        pairs = zip(segments, parts)
-        losses = np.array([learn(ids, alone=by_sentence, into=part) for ids, part in pairs])
-        perplexity = perplexity_of(np.repeat(losses, lengths))
+        losses = [learn(ids, alone=by_sentence) for ids in segments]
+        result = result_of(
+            model,
+            [ids[1:] for ids in segments],
+            losses,
+            rule=rule,
+            settings={**used, "sequence_length": length, "temperature": request.temperature},
+            by_sentence=bool(by_sentence),
+        )
         # The first segment is read before anything is learnt.
-        if np.isinf(perplexity) and np.isfinite(perplexity_of(losses[:1])):
+        if np.isinf(result.perplexity) and np.isfinite(perplexity_of(losses[0])):
             raise _not_finite("perplexity", rule, used)
-    return DynamicEvaluation(
-        perplexity=perplexity,
-        tokens=int(lengths.sum()),
-        segment_losses=losses,
-        segment_lengths=lengths,
-        rule=rule,
-        settings={**used, "sequence_length": length, "temperature": request.temperature},
-        by_sentence=bool(by_sentence),
-        token_losses=token_losses,
-        **figures_of(model, tokens[len(tokens) - int(lengths.sum()) :], losses @ lengths),
-    )
+    return result
 
 
 @contextlib.contextmanager
@@ -191,14 +204,14 @@ def learning(
     keep: bool = False,
     by_text: bool = False,
     valid: Any = None,
-) -> Iterator[tuple[Callable[..., float], dict[str, Any]]]:
+) -> Iterator[tuple[Callable[..., np.ndarray], dict[str, Any]]]:
     """Yield the function that learns a segment, and the rule and settings that it learns with.
 
-    `learn(ids, alone=False, states=None, into=None)` scores the ids but the first, takes one step
-    on their mean loss, and returns it; the losses are written `into` an array, if there is one.
-    State is carried from segment to segment, or if `alone` is that of `states`, by default zero.
-    Only the last segment may be shorter than one before, unless it is `alone`.
-    When the context ends, the weights are restored, unless `keep` and there was no error.
+    `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
+    mean loss, and returns the loss of each, float32 `(ids - 1,)`. State is carried from segment to
+    segment, or if `alone` is that of `states`, by default zero. Only the last segment may be
+    shorter than one before, unless it is `alone`. When the context ends, the weights are restored,
+    unless `keep` and there was no error.
 
     `by_text` says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
     """
@@ -218,10 +231,7 @@ def learning(
             learner = _compiled(model, step, learner)
             longest = 0
 
-            def learn(
-                ids: np.ndarray, *, alone: bool = False, states: Any = None,
-                into: np.ndarray | None = None,
-            ) -> float:  # fmt: skip
+            def learn(ids: np.ndarray, *, alone: bool = False, states: Any = None) -> np.ndarray:
                 nonlocal longest
                 count = len(ids) - 1
                 if alone:
@@ -237,12 +247,9 @@ def learning(
                 if temperature != 1:
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
                 logs = learner.train_on_batch(segment, return_dict=True)
-                loss = float(logs["loss"])
-                if into is not None:
-                    into[:] = logs["losses"][0, : len(into)]
-                if not math.isfinite(loss):
+                if not math.isfinite(float(logs["loss"])):
                     raise _not_finite("losses", rule, settings)
-                return loss
+                return ops.convert_to_numpy(logs["losses"])[0, :count]
 
             if step_size.is_open:
                 settings["learning_rate"] = step_size.rate(learner, learn)

@@ -22,7 +22,7 @@ MOST = 6  # learning rates that are tried
 FACTORS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)  # of the default of the rule
 LEAST_GAIN = 0.005  # of the perplexity
 
-Learn = Callable[..., float]
+Learn = Callable[..., np.ndarray]
 
 
 def with_own_settings(model: LanguageModel, request: Learning, *, by_text: bool) -> Learning:
@@ -113,7 +113,7 @@ class StepSize:
                 losses = [learn(ids, alone=self.by_text) for ids in segments]
             except ArgumentError:  # they are not finite
                 return math.inf
-            return float(np.dot(losses, [len(ids) - 1 for ids in segments]) / count)
+            return float(np.concatenate(losses).mean(dtype=np.float64))
 
         static = perplexity_of([loss_of(0.0)])
         best, loss = best_rate(loss_of, self.settings["learning_rate"])

@@ -154,7 +154,7 @@ class _Scorer:
         else:
             self.vocabulary, self.eos_id = vocabulary_with_eos(model)
         self.states: list[np.ndarray] | None = None
-        self.learn: Callable[..., float] | None = None
+        self.learn: Callable[..., np.ndarray] | None = None
 
     def stream(self, text: str) -> np.ndarray:
         ids = self.vocabulary.encode(check_text("nbest", text))
