@@ -11,10 +11,9 @@ import numpy as np
 
 from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_pairs import SentencePair
-from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.comparison import Totals
 from dualnet.evaluation.minimal_pair_accuracy import Accuracy, MinimalPairs, minimal_pairs
-from dualnet.evaluation.texts import Sides, scores_of
+from dualnet.evaluation.texts import scores_of
 from dualnet.requests import Scoring, Surprising
 
 Row = dict[str, Any]
@@ -60,9 +59,8 @@ class TextScorer:
 
     def rows(self, texts: Sequence[str], first: int = 1) -> list[Row]:
         """Return the rows of the next texts, of which the first has this `sentence_id`."""
-        sides: Sides = (*vocabulary_with_eos(self.model), [])
         rows = []
-        scored = scores_of(self.model, texts, sides, temperature=self.request.temperature)
+        scored = scores_of(self.model, texts, [], self.request.temperature)
         for number, (score, totals) in enumerate(scored, first):
             own = {"sentence_id": number, "log_probability": -totals.nats}
             rows.append({name: own.get(name, getattr(score, name, None)) for name in self.columns})

@@ -12,8 +12,7 @@ from dualnet.analysis.model_outputs import find_layer, read_outputs
 from dualnet.builders import Graph, LanguageModel, TranslationModel, check_language_model, reader_of
 from dualnet.corpora import PairSplit
 from dualnet.corpora.pair_batches import PairBatches
-from dualnet.evaluation.arguments import check_tokens
-from dualnet.generation.translation import check_translators
+from dualnet.evaluation.arguments import check_tokens, check_translators
 from dualnet.layers import DOCOutput, MixtureSoftmax
 
 POSITIONS = 8192  # of source and target that are read at a time

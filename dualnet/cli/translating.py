@@ -132,10 +132,10 @@ def _plot(path: Path, model: Any, texts: list[str], translated: list[Any]) -> No
 def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     """Print the perplexity of the targets of a split, and what the translations score."""
     from dualnet import evaluation
+    from dualnet.evaluation.arguments import check_translators
     from dualnet.evaluation.pair_perplexity import evaluate_pairs
     from dualnet.evaluation.translations import check_packages
     from dualnet.generation import translate
-    from dualnet.generation.translation import check_translators
 
     protocol, beam = options.protocol or "sacrebleu", options.beam or 5
     check_packages(protocol)

@@ -1,12 +1,13 @@
 """Checks the arguments of evaluations; the perplexity of losses."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_ids
-from dualnet.builders import LanguageModel, check_language_model
+from dualnet.builders import LanguageModel, TranslationModel, check_language_model
 from dualnet.builders.batches import check_range
 from dualnet.text import EOS, Tokenizer
 
@@ -62,3 +63,23 @@ def check_sentences(model: Any) -> tuple[Tokenizer, int]:
         received = f"Received: by_sentence=True, a cache of {model.cache_size} words."
         raise ArgumentError("by_sentence", f"{required} {received}")
     return vocabulary, eos_id
+
+
+def check_translators(models: Sequence[Any]) -> None:
+    """Raise `ArgumentError` unless `models` translate into one vocabulary."""
+    for model in models:
+        if not isinstance(model, TranslationModel):
+            which = f"{getattr(model, 'name', model)!r} of type {type(model).__name__}"
+            way_out = " Train one with `dualnet train encdec --pairs FOLDER`."
+            required = "must be a model that translates."
+            raise ArgumentError("model", f"{required} Received: {which}.", way_out)
+        if model.vocabulary is None or model.source_vocabulary is None:
+            required = "must have `vocabulary` and `source_vocabulary`."
+            way_out = "Set them, or train it on a corpus of pairs."
+            raise ArgumentError("model", f"{required} Received: one without. {way_out}")
+    hashes = [model.vocabulary.sha256 for model in models]
+    others = [number for number, other in enumerate(hashes, start=1) if other != hashes[0]]
+    if others or not hashes:
+        which = f"model {others[0]} of {len(models)} has another than model 1" if others else "none"
+        required = "must be at least one, and all of one target vocabulary."
+        raise ArgumentError("model", f"{required} Received: {which}.")

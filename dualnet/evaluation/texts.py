@@ -11,16 +11,12 @@ from dualnet._checks import ArgumentError, checked
 from dualnet._columns import Results, columns_of, texts_of
 from dualnet.builders import LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
-from dualnet.evaluation.arguments import perplexity_of, vocabulary_with_eos
+from dualnet.evaluation.arguments import check_translators, perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, Totals, totals_of
 from dualnet.evaluation.pair_perplexity import pair_losses
 from dualnet.evaluation.words import words_of
 from dualnet.requests import Scoring
-from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_text
-
-# The vocabulary of texts, its `<eos>`, and the ids of what they translate, if anything.
-Sides = tuple[Tokenizer, int, list[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,22 +127,27 @@ def score(
     """
     texts, labels, is_one = texts_of("text", text, column)
     Scoring(temperature=temperature)
-    scored = [each for each, _ in scores_of(model, texts, _sides(model, text, texts, source),
-                                            temperature=temperature)]  # fmt: skip
+    sources = _source_ids(model, text, texts, source)
+    scored = [each for each, _ in scores_of(model, texts, sources, temperature)]
     return scored[0] if is_one else Scores(scored, labels)
 
 
 def scores_of(
-    model: LanguageModel, texts: Sequence[str], sides: Sides, *, temperature: float = 1.0
+    model: LanguageModel, texts: Sequence[str], sources: list[np.ndarray], temperature: float
 ) -> Iterator[tuple[Score, Totals]]:
-    """Yield the score of each text, and its part in the totals of all."""
-    vocabulary, eos_id, sources = sides
-    words = [words_of(vocabulary, item) for item in texts]
+    """Yield the score of each text, and its part in the totals of all.
+
+    For a model that translates, `sources` are the ids of what each text translates; for any other
+    there are none.
+    """
     if isinstance(model, TranslationModel):
-        ids = [item.ids for item in words]
-        losses = pair_losses(model, sources, ids, temperature)
-        words = [item.ended(eos_id) for item in words]
+        vocabulary = model.vocabulary
+        words = [words_of(vocabulary, item) for item in texts]
+        losses = pair_losses(model, sources, [item.ids for item in words], temperature)
+        words = [item.ended(vocabulary.require_eos()) for item in words]
     else:
+        vocabulary, eos_id = vocabulary_with_eos(model)
+        words = [words_of(vocabulary, item) for item in texts]
         streams = [np.append(np.int32(eos_id), item.ids) for item in words]
         reader = reader_of(model, questions.losses)
         losses = scoring.read(reader, streams, temperature=temperature)["losses"]
@@ -164,8 +165,8 @@ def scores_of(
         yield score, totals
 
 
-def _sides(model: Any, text: Any, texts: list[str], source: Any) -> Sides:
-    """Return the vocabulary of texts, its `<eos>`, and the ids of their sources, if any.
+def _source_ids(model: Any, text: Any, texts: list[str], source: Any) -> list[np.ndarray]:
+    """Return the ids of what each of `texts` translates, none for a model that does not.
 
     `text` and `source` are the arguments of `score`.
     """
@@ -173,13 +174,11 @@ def _sides(model: Any, text: Any, texts: list[str], source: Any) -> Sides:
         if source is not None:
             received = f"Received: one with {getattr(model, 'name', model)!r}. Leave it out."
             raise ArgumentError("source", f"is for a model that translates. {received}")
-        return *vocabulary_with_eos(model), []
+        return []
     if source is None:
         which = f"a model that translates, {model.name!r}"
         raise ArgumentError("source", f"must be given for {which}: what `text` translates.")
-    if model.vocabulary is None or model.source_vocabulary is None:
-        message = "must have `vocabulary` and `source_vocabulary`. Received: one without."
-        raise ArgumentError("model", message)
+    check_translators([model])
     is_column = columns_of(text) is not None and isinstance(source, str)
     table_or_texts = (text, source) if is_column else (source,)
     source_texts = texts_of("source", *table_or_texts, called="source").texts
@@ -187,5 +186,4 @@ def _sides(model: Any, text: Any, texts: list[str], source: Any) -> Sides:
         message = f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
         raise ArgumentError("source", message)
     encode = model.source_vocabulary.encode
-    ids = [encode(check_text("source", item)) for item in source_texts]
-    return model.vocabulary, model.vocabulary.require_eos(), ids
+    return [encode(check_text("source", item)) for item in source_texts]

@@ -10,8 +10,9 @@ import numpy as np
 from dualnet._checks import ArgumentError, checked
 from dualnet._columns import texts_of
 from dualnet.builders import Graph, TranslationModel, reader_of
+from dualnet.evaluation.arguments import check_translators
 from dualnet.generation import translation
-from dualnet.generation.translation import Translation, batches_by_length, check_translators, padded
+from dualnet.generation.translation import Translation, batches_by_length, padded
 from dualnet.text.plain_text import check_text
 
 ROWS = 64  # pairs that are read side by side

@@ -8,11 +8,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import checked
 from dualnet._columns import Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
+from dualnet.evaluation.arguments import check_translators
 from dualnet.generation.beam import HYPOTHESES, Step, beam_search, compiled_search, ensemble_step
 from dualnet.requests import Beaming, Translating
 from dualnet.text.plain_text import check_text
@@ -190,26 +191,6 @@ def _translated(
             hypotheses = beam_search(ensemble_step(steps), list(states), **settings)
         for i, several in zip(batch, hypotheses):
             yield i, [Translation(target.decode(one.ids), **vars(one)) for one in several]
-
-
-def check_translators(models: Sequence[Any]) -> None:
-    """Raise `ArgumentError` unless `models` translate into one vocabulary."""
-    for model in models:
-        if not isinstance(model, TranslationModel):
-            which = f"{getattr(model, 'name', model)!r} of type {type(model).__name__}"
-            way_out = " Train one with `dualnet train encdec --pairs FOLDER`."
-            required = "must be a model that translates."
-            raise ArgumentError("model", f"{required} Received: {which}.", way_out)
-        if model.vocabulary is None or model.source_vocabulary is None:
-            required = "must have `vocabulary` and `source_vocabulary`."
-            way_out = "Set them, or train it on a corpus of pairs."
-            raise ArgumentError("model", f"{required} Received: one without. {way_out}")
-    hashes = [model.vocabulary.sha256 for model in models]
-    others = [number for number, other in enumerate(hashes, start=1) if other != hashes[0]]
-    if others or not hashes:
-        which = f"model {others[0]} of {len(models)} has another than model 1" if others else "none"
-        required = "must be at least one, and all of one target vocabulary."
-        raise ArgumentError("model", f"{required} Received: {which}.")
 
 
 def batches_by_length(

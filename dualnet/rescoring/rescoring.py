@@ -16,7 +16,7 @@ from dualnet.adaptation.dynamic import learning
 from dualnet.builders import Graph, LanguageModel, TranslationModel, questions, reader_of
 from dualnet.builders.reader import NotFiniteError
 from dualnet.evaluation import scoring
-from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
+from dualnet.evaluation.arguments import check_sentences, check_translators, vocabulary_with_eos
 from dualnet.generation import translation
 from dualnet.requests import Rescoring
 from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
@@ -148,7 +148,7 @@ class _Scorer:
         self.translates = isinstance(model, TranslationModel)
         self.vocabulary: Tokenizer
         if isinstance(model, TranslationModel):
-            translation.check_translators([model])
+            check_translators([model])
             self.vocabulary = model.vocabulary
             self.eos_id = self.vocabulary.require_eos()
         else:
