@@ -277,6 +277,14 @@ def restoring(variables, *, keep=False):
             assign_all(variables, before)
 
 
+def top_k(values, count):
+    """Return `ops.top_k`, of equal values the first first, which torch does not promise."""
+    if keras.backend.backend() != "torch":
+        return ops.top_k(values, count)
+    columns = ops.argsort(-values, axis=-1)[..., :count]  # which is stable there
+    return ops.take_along_axis(values, columns, axis=-1), columns
+
+
 def double_precision():
     """Return a context in which a compiled function can use float64, which JAX needs to be told."""
     if keras.backend.backend() == "jax":

@@ -9,14 +9,24 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
+from dualnet.builders.sharing import predict
 from dualnet.generation import beam_search, ensemble_step, sampling
-from dualnet.generation.sampling import language_model_step
 from dualnet.text import Vocabulary
 from tests.checks import strong
 from tests.reference import log_softmax
 
 SIZE, LENGTH, EOS = 6, 4, 2
 EVERY_PREFIX = SIZE**3
+
+
+def language_model_step(model):
+    """Return the step of `model` for `beam_search`, on states that are NumPy arrays."""
+
+    def step(tokens, states):
+        logits, *states = predict(model.core, [tokens, *states])
+        return log_softmax(logits[:, -1]), states
+
+    return step
 
 
 def candidates(length=LENGTH, eos_id=EOS, excluded=()):

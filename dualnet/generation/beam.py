@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._backend import double_precision, like
+from dualnet._backend import double_precision, like, top_k
 from dualnet._checks import ArgumentError, check_count, check_ids, checked
 from dualnet.builders import Graph, LanguageModel, Question, bucket_length, reader_of
 from dualnet.requests import Translating
@@ -319,13 +319,13 @@ def _top_k(values: Any, count: Any) -> tuple[Any, Any]:
     columns = values.shape[-1]
     blocks = -(-columns // BLOCK)
     if not isinstance(count, int) or blocks < 2 * count:
-        return ops.top_k(values, count)
+        return top_k(values, count)
     if missing := blocks * BLOCK - columns:
         values = ops.pad(values, [(0, 0), (0, missing)], constant_values=NONE)
     values = ops.reshape(values, (-1, blocks, BLOCK))
-    best = ops.sort(ops.top_k(ops.max(values, axis=-1), count)[1], axis=-1)
+    best = ops.sort(top_k(ops.max(values, axis=-1), count)[1], axis=-1)
     inside = _taken(ops, values, _rows(ops, best, values))
-    highest, place = ops.top_k(ops.reshape(inside, (-1, count * BLOCK)), count)
+    highest, place = top_k(ops.reshape(inside, (-1, count * BLOCK)), count)
     chosen = _taken(ops, best, _rows(ops, place // BLOCK, best))
     return highest, chosen * BLOCK + place % BLOCK
 
@@ -359,7 +359,7 @@ def search_in_graph(
         totals, ids = (ops.reshape(each, (-1, width * count)) for each in (log_p, ids))
         parents = ops.arange(width * count) // count
         order = _rows(ops, ops.argsort(ids * width + parents, axis=1), ids)
-        totals, columns = ops.top_k(_taken(ops, totals, order), width)
+        totals, columns = top_k(_taken(ops, totals, order), width)
         taken = _taken(ops, order, _rows(ops, columns, ids))
         chosen = totals, _taken(ops, ids, taken), taken // count % width
         tokens, rows, *kept = search.extend(length + 1, chosen, prefixes, finished)

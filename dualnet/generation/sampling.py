@@ -16,14 +16,7 @@ from dualnet.builders import LanguageModel
 from dualnet.builders.sharing import predict
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
-from dualnet.generation.beam import (
-    HYPOTHESES,
-    Hypothesis,
-    Step,
-    beam_search,
-    check_logits,
-    compiled_search,
-)
+from dualnet.generation.beam import HYPOTHESES, Hypothesis, check_logits, compiled_search
 from dualnet.generation.blocks import BLOCK, PIECE, Batch, Drawn, blocks
 from dualnet.requests import Beaming, Drawing
 from dualnet.text import EOS, UNK, Tokenizer
@@ -194,28 +187,9 @@ def likeliest_continuations(
     def search(batch: list[int]) -> list[list[Hypothesis]]:
         how = {**settings, "first_ids": np.array([streams[i][-1] for i in batch])}
         _, states = read(model, [streams[i][:-1] for i in batch])
-        if keras.backend.backend() != "torch":
-            return compiled_search(model, {"states": states}, **how)
-        return beam_search(language_model_step(model), states, **how)
+        return compiled_search(model, {"states": states}, **how)
 
     return _in_batches(search, streams, max(1, HYPOTHESES // settings["beam"]))
-
-
-def language_model_step(model: LanguageModel) -> Step:
-    """Return the step of `model` for `beam_search`, on states that are NumPy arrays.
-
-    The log-probabilities are float64: float32 makes ties of logits that differ.
-    """
-
-    def step(tokens: np.ndarray, states: Any) -> tuple[np.ndarray, list[np.ndarray]]:
-        logits, *states = predict(model.core, [tokens, *states])
-        logits = logits[:, -1].astype(np.float64)
-        highest = logits.max(axis=-1, keepdims=True)
-        check_logits(highest.max())
-        logits -= highest
-        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)), states
-
-    return step
 
 
 @overload

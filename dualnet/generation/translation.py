@@ -174,7 +174,6 @@ def _translated(
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     yield from ((i, [EMPTY]) for i, length in enumerate(lengths) if not length)
     excluded_ids = () if request.allow_unknown else target.unknown_ids
-    is_compiled = len(models) == 1 and keras.backend.backend() != "torch"
     for batch in batches_by_length(order, lengths, rows=max(1, HYPOTHESES // beam), beam=beam):
         sources = [[of_model[i] for i in batch] for of_model in ids]
         settings = {
@@ -184,7 +183,7 @@ def _translated(
             "excluded_ids": excluded_ids,
             **request.given(Beaming.names()),
         }
-        if is_compiled:
+        if len(models) == 1:
             hypotheses = compiled_search(models[0], {"source": padded(sources[0])}, **settings)
         else:
             steps, states = zip(*(_begin(*pair, beam) for pair in zip(models, sources)))
