@@ -73,10 +73,9 @@ def progress_bar(*, show: bool, auto_refresh: bool = True) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
-    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     return Progress(
-        "{task.description}", *columns, "left  {task.fields[figures]}",
-        console=Console(stderr=True, force_jupyter=False),
+        "{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
+        "left  {task.fields[figures]}", console=Console(stderr=True, force_jupyter=False),
         auto_refresh=auto_refresh, transient=True, disable=not show,
         redirect_stdout=False,  # else it would end up on standard error
     )  # fmt: skip

@@ -635,8 +635,9 @@ def test_a_file_that_is_not_text_is_refused_in_one_sentence(
     assert message.format("standard input") in cli.refused(f"{command} {run}")
 
 
-def test_a_reader_that_closes_standard_output_early_is_no_error():
-    command = [sys.executable, "-m", "dualnet", "list"]
+@pytest.mark.parametrize("command", [["list"], []], ids=["list", "no command"])
+def test_a_reader_that_closes_standard_output_early_is_no_error(command):
+    command = [sys.executable, "-u", "-m", "dualnet", *command]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         error = process.stderr.read().decode()

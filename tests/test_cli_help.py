@@ -76,6 +76,12 @@ def completed(line):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
+def test_an_option_without_a_command_is_refused(capsys):
+    assert main(["--versoin"]) == 2
+    output, error = capsys.readouterr()
+    assert (output, "--versoin. Did you mean '--version'?" in error) == ("", True)
+
+
 def test_the_shell_completes_commands_models_and_options():
     assert completed("dualnet tr") == ["train", "translate"]
     assert completed("dualnet train mogrifier_r") == ["mogrifier_rlstm"]

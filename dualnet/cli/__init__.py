@@ -72,27 +72,27 @@ def _run(arguments: list[str]) -> int:
 
         argcomplete.autocomplete(parser)
     options, rest = parser.parse_known_args(arguments)
-    if options.command is None:
-        print(_version() if options.version else inspect.cleandoc(__doc__ or ""))
-        return 0
     if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
         options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
+    name = " ".join(filter(None, ["dualnet", options.command]))
     try:
         if rest:
-            raise ValueError(_unrecognized(options, rest))
-        options.function(_settings(options))
+            raise ValueError(_unrecognized(options, rest, name))
+        if options.command is None:
+            print(_version() if options.version else inspect.cleandoc(__doc__ or ""))
+        else:
+            options.function(_settings(options))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output written at exit
         return 141
     except (ValueError, OSError, ImportError) as error:
-        name = f"dualnet {options.command}:"
-        if sys.stderr.isatty() and "NO_COLOR" not in os.environ:
-            name = f"\x1b[1;31m{name}\x1b[0m"
+        colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        name = f"\x1b[1;31m{name}:\x1b[0m" if colours else f"{name}:"
         print(name, printable(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
-        print(f"dualnet {options.command}: {str(interrupt) or 'Stopped.'}", file=sys.stderr)
+        print(f"{name}: {str(interrupt) or 'Stopped.'}", file=sys.stderr)
         return 2
     return 0
 
@@ -121,8 +121,8 @@ def _settings(options: argparse.Namespace) -> Options:
     return options.options(**values)
 
 
-def _unrecognized(options: argparse.Namespace, rest: list[str]) -> str:
-    """Return an error message for the arguments `rest`, which no option takes."""
+def _unrecognized(options: argparse.Namespace, rest: list[str], name: str) -> str:
+    """Return an error message for the arguments `rest`, which no option of `name` takes."""
     option, _, value = rest[0].partition("=")
     known = re.findall(r"--[\w-]+", options.parser.format_usage())
     near = difflib.get_close_matches(option, known, n=1, cutoff=0.8)
@@ -132,5 +132,5 @@ def _unrecognized(options: argparse.Namespace, rest: list[str]) -> str:
         value = value or (rest[1] if len(rest) > 1 else "VALUE")
         way_out = f" Settings are given with --set {option[2:].replace('-', '_')}={value}."
     else:
-        way_out = f" `dualnet {options.command} --help` shows the options."
+        way_out = f" `{name} --help` shows the options."
     return f"Arguments must be known. Received: {' '.join(rest)}.{way_out}"

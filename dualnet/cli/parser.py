@@ -64,6 +64,7 @@ def make_parser(command: str = "") -> argparse.ArgumentParser:
         description="Recurrent language models: train, adapt at test time, generate and serve.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(parser=parser)  # that of the command, if there is one
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", prog="dualnet", help=argparse.SUPPRESS
