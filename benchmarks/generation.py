@@ -4,12 +4,12 @@ Usage: python benchmarks/generation.py [--model dual_lstm.wikitext-2] [--repeats
 
 The shipped model continues one prompt by 128 tokens, and 64 prompts by 32: drawn, greedily, and by
 a beam search with 5 hypotheses, which ends when no text can be likelier. `draw one` calls the
-compiled step for each token. dualnet on TensorFlow and on JAX, and PyTorch with the same weights,
-take turns, each in a process of its own. PyTorch is the fastest of a step written by hand and
-`nn.LSTMCell`, each with the output matrix as it is and transposed, with one thread and with all, in
-inference mode. Then a step of the SavedModel, ONNX Runtime and LiteRT, beside PyTorch and ONNX
-Runtime of its export. Printed: the median tokens per second, and the median of the ratios to
-PyTorch of the same round with its quartiles.
+compiled step for each token, and `top-k` draws from the 40 likeliest tokens. dualnet on TensorFlow
+and on JAX, and PyTorch with the same weights, take turns, each in a process of its own. PyTorch is
+the fastest of a step written by hand and `nn.LSTMCell`, each with the output matrix as it is and
+transposed, with one thread and with all, in inference mode. Then a step of the SavedModel, ONNX
+Runtime and LiteRT, beside PyTorch and ONNX Runtime of its export. Printed: the median tokens per
+second, and the median of the ratios to PyTorch of the same round with its quartiles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from peers.report import commit, processor, threads
 from peers.worker import Worker
 
 SECONDS = 600  # for an answer
-GENERATED = ("draw", "draw one", "greedy", "beam")
+GENERATED = ("draw", "draw one", "top-k", "greedy", "beam")
 
 
 def main() -> None:

@@ -388,9 +388,9 @@ class Drawing(Beaming):
     excludes = {"beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]}
 
     @property
-    def is_truncated(self) -> bool:
-        """Whether `top_k` or `top_p` may leave out tokens, which are sorted for it."""
-        return self.top_k is not None or self.top_p not in (None, 1)
+    def sorts_slowly(self) -> bool:
+        """Whether XLA is slow at sorting the tokens, for `top_p`, or as float64 for a penalty."""
+        return self.top_p not in (None, 1) if self.top_k is None else self.repetition_penalty != 1
 
 
 class Translating(Beaming):

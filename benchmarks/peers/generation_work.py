@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 BEAM = 5
+TOP_K = 40
 WEIGHTS = "weights.npz"  # of the shipped model, for PyTorch
 # What a turn generates or reads for each row, by batch.
 TOKENS = {1: 128, 64: 32}
@@ -58,6 +59,7 @@ def dualnet_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, An
     forms = {
         "draw": lambda batch, turn: generate(batch, turn, seed=turn),
         "draw one": one_by_one,
+        "top-k": lambda batch, turn: generate(batch, turn, seed=turn, top_k=TOP_K),
         "greedy": lambda batch, turn: generate(batch, turn, temperature=0),
         "beam": lambda batch, turn: generate(batch, turn, beam=BEAM),
     }
@@ -156,14 +158,17 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
         return logits, h, c
 
     @torch.inference_mode()
-    def generate(draws: bool, way: Way, batch: int, turn: int) -> str:
+    def generate(count: int, way: Way, batch: int, turn: int) -> str:
+        """Return a text drawn from the `count` likeliest tokens at each step, or of 0 from all."""
         logits, h, c = started(way, batch)
         drawn = []
         for _ in range(TOKENS[batch]):
-            if draws:
-                tokens = torch.multinomial(torch.softmax(logits, 1), 1)[:, 0]
-            else:
+            if count == 1:
                 tokens = logits.argmax(1)
+            else:
+                likeliest, ids = logits.topk(count) if count else (logits, None)
+                tokens = torch.multinomial(torch.softmax(likeliest, 1), 1)
+                tokens = (tokens if ids is None else ids.gather(1, tokens))[:, 0]
             drawn.append(tokens)
             logits, h, c = step(way, tokens, h, c)
         return " ".join(map(str, torch.stack(drawn)[:, 0].tolist()))
@@ -226,16 +231,17 @@ def torch_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
             for way in ways * 2:
                 torch.set_num_threads(way[2])
                 began = time.perf_counter()
-                generate(False, way, batch, turn)
+                generate(1, way, batch, turn)
                 seconds[way] = min(seconds.get(way, math.inf), time.perf_counter() - began)
             fastest[batch] = min(ways, key=seconds.__getitem__)
         torch.set_num_threads(fastest[batch][2])
         return work(fastest[batch], batch, turn)
 
     works = {
-        "draw": functools.partial(generate, True),
-        "draw one": functools.partial(generate, True),
-        "greedy": functools.partial(generate, False),
+        "draw": functools.partial(generate, 0),
+        "draw one": functools.partial(generate, 0),
+        "top-k": functools.partial(generate, TOP_K),
+        "greedy": functools.partial(generate, 1),
         "beam": search,
         "step": steps,
     }

@@ -63,7 +63,7 @@ def blocks(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int
     rows, is_long = len(logits), request.max_tokens >= LONG
     kind = request.temperature == 0, is_long, rows >= WIDE
     reader = reader_of(model, _draw_block(tuple(batch.excluded_ids), batch.stop_id, *kind, *sizes))
-    if is_long and not (request.is_truncated or reader.compiled):  # XLA sorts slowly
+    if is_long and not (request.sorts_slowly or reader.compiled):
         parts = model.core.layers  # those that XLA is known to compile, in float32
         if all(isinstance(part, PLAIN) and part.compute_dtype == "float32" for part in parts):
             reader.compile(jit_compile=True)
@@ -112,22 +112,24 @@ def _draw_block(
 
         def draw(logits: Any, random: Any, seen: Any = None) -> tuple[Any, Any]:
             temperature, top_p, least, penalty = settings
-            # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
-            scores = logits if is_greedy and seen is None else ops.cast(logits, "float64")
+            scores, ids = logits, None
             if seen is not None:
                 factor = ops.where(scores > 0, 1 / penalty, penalty)
-                scores = ops.where(seen, scores * factor, scores)
+                scores = ops.where(seen, ops.cast(scores, "float64") * factor, scores)
             scores = ops.where(is_excluded, -math.inf, scores)
-            highest = ops.max(scores, axis=-1)
+            highest = ops.max(scores, axis=-1, keepdims=True)
             if is_greedy:  # the lower id in a tie
-                place = ops.where(scores >= highest[:, None], ops.arange(words), words - 1)
-                return ops.min(place, axis=-1), ops.cast(highest, "float64")
-            scores = (scores - highest[:, None]) / temperature
+                place = ops.where(scores >= highest, ops.arange(words), words - 1)
+                return ops.min(place, axis=-1), ops.cast(highest[:, 0], "float64")
+            if is_sorted:  # as float32 without a penalty: of these, XLA finds a few fast
+                scores, ids = ops.top_k(scores, min(top_k or words, words))  # the lower id first
+            # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
+            scores, highest = (ops.cast(values, "float64") for values in (scores, highest))
+            scores = (scores - highest) / temperature
             scores = ops.where(scores < least, -math.inf, scores)
-            if not is_sorted:
-                return drawn_by(ops.exp(scores), random), highest
-            count = min(top_k or words, words)
-            return drawn_in_order(scores, random, count, count, top_p), highest
+            if ids is None:
+                return drawn_by(ops.exp(scores), random), highest[:, 0]
+            return drawn_in_order(scores, ids, random, words, top_p), highest[:, 0]
 
         draw = compiled(draw) if is_wide and not is_sorted else draw  # XLA sorts slowly
 
@@ -172,13 +174,13 @@ def drawn_by(weights: Any, random: Any) -> Any:
     return (block * COLUMNS + _place(sums, ops.maximum(goal, 0)))[:, 0]
 
 
-def drawn_in_order(scores: Any, random: Any, most: Any, count: Any, top_p: Any) -> Any:
-    """Return the column of each row that `random` draws from the likeliest, by exp of `scores`.
+def drawn_in_order(scores: Any, ids: Any, random: Any, count: Any, top_p: Any) -> Any:
+    """Return the id of each row that `random` draws by exp of `scores`, the highest first.
 
-    These are `count` for each row, at most `most`, and of them the fewest that reach `top_p`.
+    It is one of the first `count` of the row, and of them of the fewest that reach `top_p`.
     """
-    scores, ids = ops.top_k(scores, most)  # the lower id first in a tie
-    sums = ops.cumsum(ops.where(ops.arange(most) < count, ops.exp(scores), 0.0), axis=-1)
+    is_counted = ops.arange(ops.shape(scores)[1]) < count
+    sums = ops.cumsum(ops.where(is_counted, ops.exp(scores), 0.0), axis=-1)
     is_inside = ops.cast(sums[:, :-1] < top_p * sums[:, -1:], "int32")
     total = ops.take_along_axis(sums, ops.sum(is_inside, axis=-1, keepdims=True), axis=-1)
     return ops.take_along_axis(ids, _place(sums, random * total), axis=-1)[:, 0]

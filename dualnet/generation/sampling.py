@@ -43,9 +43,8 @@ def continuations(
     excluded_ids = excluded(model, request)
     stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
     first = 0 if model.vocabulary.eos_id is None else 1  # after the `<eos>` that texts begin after
-    backend = keras.backend.backend()  # XLA, which compiles all on JAX, sorts slowly
-    in_steps = backend == "torch" or (backend == "jax" and request.is_truncated)
-    draw_in = _single_tokens if in_steps else blocks
+    in_steps = {"torch": True, "jax": request.sorts_slowly}  # on JAX, XLA compiles all
+    draw_in = _single_tokens if in_steps.get(keras.backend.backend()) else blocks
     size = PIECE if ends or on_tokens else BLOCK
 
     def continue_batch(batch: list[int]) -> list[list[int]]:

@@ -87,7 +87,8 @@ def draw(logits: Any, step: Any, settings: Tensors, excluded_ids: Sequence[int])
     count = tf.where(top_k > 0, tf.minimum(top_k, words), words)
     most = tf.reduce_max(tf.where(in_order, count, 1))
     random = _uniform(settings["seed"], step)[:, None]
-    likely = drawn_in_order(scores, random, most, count, top_p)
+    likeliest, ids = tf.math.top_k(scores, most)
+    likely = drawn_in_order(likeliest, ids, random, count, top_p)
     return tf.where(in_order[:, 0], likely, drawn_by(tf.exp(scores), random))
 
 
