@@ -222,7 +222,7 @@ def seal(folder: Path, name: str, body: Mapping[str, Any]) -> None:
 
 
 def unseal(folder: Path, name: str) -> dict[str, Any]:
-    """Return what `seal` wrote; raise `DamagedError`, which names the file, unless all match."""
+    """Return the body that `seal` wrote; raise `DamagedError`, with a file, unless all match."""
     file = name
     try:
         body = read_json(folder / file) if (folder / file).is_file() else {}
