@@ -72,6 +72,13 @@ def test_the_model_card_of_every_folder_is_that_of_its_figures_and_licence(folde
     assert f"| test, learning while reading | {figures['perplexity']:.2f} |" in card
 
 
+def test_the_model_card_of_a_model_of_english_tells_its_figures_by_genre():
+    folder = shipped.folder_of_shipped() / "dual_lstm.english"
+    card = (folder / "README.md").read_text("utf-8")
+    assert "| test | 57.51 | 1.52 |\n| test, novel | 57.60 | 1.52 |\n" in card
+    assert "| test, wikinews, learning while reading | 59.24 | 1.48 |\n" in card
+
+
 def test_every_folder_scores_its_stored_text_as_its_results_say(folder):
     model = dualnet.load(folder)
     results = json.loads((folder / "results.json").read_text("utf-8"))

@@ -8,7 +8,6 @@ from dualnet.runs import shipped
 from dualnet.runs.run import Run
 
 README = "README.md"
-TEMPLATE = "model_card.md"
 SPLITS = ("valid", "test")
 MEASURES = {
     "perplexity": "perplexity per token",
@@ -45,7 +44,7 @@ def model_card(
         if (file := run.path / shipped.LICENCES).is_file():
             licence = file.read_text("utf-8").rstrip()
     recipe = table.get("recipe", {})
-    template = (resources.files("dualnet.runs") / TEMPLATE).read_text("utf-8")
+    template = (resources.files("dualnet.runs") / "model_card.md").read_text("utf-8")
     text = jinja2.Template(template, trim_blocks=True, keep_trailing_newline=True).render(
         model=model,
         translates=isinstance(model, TranslationModel),
@@ -65,11 +64,12 @@ def _figures(results: dict[str, Any]) -> list[list[str]]:
     """Return the rows of a table of the `results.json` of a RUN; none without figures."""
     static = {split: {key: results.get(f"{split}_{key}") for key in MEASURES} for split in SPLITS}
     rows = {
-        f"{split}{', learning while reading' * (kind == 'dynamic')}": figures[split]
-        for kind, figures in (("static", results.get("static") or static),
-                              ("dynamic", results.get("dynamic") or {}))
+        f"{split}{genre and f', {genre}'}{', learning while reading' * (kind == 'dynamic')}": row
+        for kind, texts in (("static", results.get("static") or static),
+                            ("dynamic", results.get("dynamic") or {}))
         for split in SPLITS
-        if any(value is not None for value in figures.get(split, {}).values())
+        for genre, row in {"": texts.get(split, {}), **texts.get(f"{split} by genre", {})}.items()
+        if any(value is not None for value in row.values())
     }  # fmt: skip
     shown = [key for key in MEASURES if any(row.get(key) is not None for row in rows.values())]
     if not shown:
