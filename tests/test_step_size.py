@@ -10,7 +10,7 @@ import pytest
 import dualnet
 from dualnet.adaptation.step_size import MOST, best_rate, with_own_settings
 from dualnet.requests import RULES, DynamicEvaluating, Surprising
-from tests.checks import assert_same, edit_card, values
+from tests.checks import assert_same, edit_card, values, write_splits
 
 WORDS = 9
 TOKENS = np.tile(np.arange(WORDS, dtype="int32"), 12)  # the next word is always the same
@@ -131,6 +131,26 @@ def test_where_the_text_of_a_run_has_changed_the_default_is_taken(run, folder, t
     ids = model.vocabulary.encode("the cat sees the dog")
     found = dualnet.dynamic_evaluation(model, ids, rule="sgd")
     assert found.settings["learning_rate"] == RULES["sgd"]["learning_rate"]
-    assert capsys.readouterr().err == ""
+    assert "'sgd' learns at its default rate" in capsys.readouterr().err
     with pytest.raises(ValueError, match="corpus of a RUN must be unchanged"):
         dualnet.dynamic_evaluation(model, ids, rule="sgd", learning_rate="auto")
+
+
+@pytest.mark.slow
+def test_a_run_of_a_named_corpus_that_has_moved_finds_its_rate(tmp_path, monkeypatch, capsys):
+    there, here = tmp_path / "there" / "ptb", tmp_path / "here" / "ptb"
+    there.mkdir(parents=True)
+    write_splits(there, "the cat sat on <unk> mat\n" * 40)
+    monkeypatch.setenv("DUALNET_DATA", str(there.parent))
+    settings = {"units": 4, "batch_size": 2, "epochs": 1, "evaluate": False, "progress": False}
+    run = dualnet.train("lstm", "ptb", output=tmp_path / "RUN", **settings)
+    there.parent.rename(here.parent)
+    monkeypatch.setenv("DUALNET_DATA", str(here.parent))
+    model = dualnet.load(run.folder)
+    dualnet.dynamic_evaluation(model, model.vocabulary.encode("the cat sat"), rule="sgd")
+    assert "Finding the learning rate of 'sgd'" in capsys.readouterr().err
+    monkeypatch.delenv("DUALNET_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (run.folder / "learning.json").unlink()
+    dualnet.dynamic_evaluation(model, model.vocabulary.encode("the cat sat"), rule="sgd")
+    assert "'sgd' learns at its default rate" in capsys.readouterr().err  # and none is fetched

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -57,19 +56,13 @@ class StepSize:
         self.valid = valid
         rate = request.learning_rate
         self.is_asked = rate == AUTO or (rate is None and valid is not None)
-        self.is_open = self.is_asked or (rate is None and self._has_text())
+        is_own = self.run is not None and self.run.is_folder and not self.run.is_shipped
+        self.is_open = self.is_asked or (rate is None and is_own)
         if rate == AUTO and valid is None and (self.run is None or self.run.is_shipped):
             models = "the model of a RUN folder of your own, whose validation text it is found on"
             way_out = " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation."
             message = f"can be 'auto' for {models}. Received: another model."
             raise ArgumentError("learning_rate", message, way_out)
-
-    def _has_text(self) -> bool:
-        """Whether the model comes from a RUN of one's own whose text is still there."""
-        if self.run is None or not self.run.is_folder or self.run.is_shipped:
-            return False
-        place = self.run.trained_on["source"]
-        return place == "embedded" or os.path.exists(place)
 
     def rate(self, learner: SegmentLearner, learn: Learn) -> float:
         """Return the learning rate that `learner` is to have; its weights are as before."""
@@ -81,9 +74,10 @@ class StepSize:
         if record is None:
             try:
                 segments = self._segments()
-            except (OSError, ValueError):  # the text of the RUN has changed, or has no two tokens
+            except (OSError, ValueError):  # the RUN's text is gone, changed or has no two tokens
                 if self.is_asked:
                     raise
+                _say(f"{self.rule!r} learns at its default rate: the RUN's text is not at hand.")
                 return self.settings["learning_rate"]
             record = {**key, **self._find(learner, learn, segments)}
             if kept is not None:
@@ -123,7 +117,9 @@ class StepSize:
         return {"learning_rate": best, "perplexity": learnt, "static_perplexity": static}
 
     def _segments(self) -> list[np.ndarray]:
-        valid = self.run.corpus().split("valid") if self.valid is None else self.valid
+        valid = self.valid
+        if valid is None:
+            valid = self.run.corpus(download=self.is_asked).split("valid")
         tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
         length = None if self.by_text else self.settings["sequence_length"]
         return segments_of(self.model, tokens[: TOKENS + (not self.by_text)], length)

@@ -185,8 +185,11 @@ class Run:
             received = f"{str(self.path)!r}, which was edited ({loading.first_line(error)})"
             raise ValueError(f"{message}{received}. Restore it, or train again.") from error
 
-    def corpus(self) -> Corpus | PairCorpus:
-        """Load the corpus that the model was trained on, with its vocabulary."""
+    def corpus(self, *, download: bool = True) -> Corpus | PairCorpus:
+        """Load the corpus that the model was trained on, with its vocabulary.
+
+        A named corpus is found here if it was elsewhere, and fetched with `download`.
+        """
         place, name = self.trained_on["source"], self.trained_on["name"]
         has_pairs, fault = "pairs" in self.trained_on, ""
         if place == name not in corpora.NAMES:
@@ -213,6 +216,7 @@ class Run:
                 name if is_named else place, vocabulary=self.vocabulary,
                 path=place if is_named and os.path.isdir(place) else None,
                 lowercase=self.trained_on["lowercase"], fractions=self.read_as["fractions"],
+                download=download,
             )  # fmt: skip
         if corpus.sha256 != self.trained_on["sha256"]:
             message = "The corpus of a RUN must be unchanged. Received: "
