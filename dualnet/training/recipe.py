@@ -105,7 +105,8 @@ class Recipe(Settings):
         dropout_samples: int, at least 1. Each step reads its batch so many times, with masks and
             states of their own, and trains -log of the mean of the probabilities of each word
             (Melis, 2022, https://arxiv.org/abs/2211.01848). `embedding_dropout` and
-            `weight_dropout` draw once for all rows, and so for all samples.
+            `weight_dropout` draw once for all rows, and so for all samples. More samples
+            regularise less: raise the dropouts, and evaluate at the best temperature.
         on_divergence: "stop" or "restart". An epoch has diverged if a loss or a weight is not
             finite; with "restart", also if its validation perplexity (of the plain weights with
             "two_tailed") is not finite, or over twice the best so far while its training
