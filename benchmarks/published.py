@@ -40,6 +40,7 @@ import filelock
 from dualnet import corpora, evaluation, generation, plots, runs, training, zoo
 from dualnet._files import write_whole
 from dualnet.cli.console import settings_of
+from dualnet.evaluation.translations import check_packages
 from dualnet.training.interrupts import Stopped
 
 QUEUE = Path(__file__).with_suffix(".toml")
@@ -291,8 +292,11 @@ def main() -> None:
     queue = read_queue(overrides)
     with contextlib.suppress(OSError):  # else `nice` counts only within a session (`setsid`)
         Path("/proc/self/autogroup").write_text(str(os.nice(0)))
+    groups = [queue[name] for name in options.group or queue]
+    if any(group.translates and not group.chooses for group in groups):
+        check_packages("multi30k")  # before a training, not after it
     options.output.mkdir(parents=True, exist_ok=True)
-    for group in [queue[name] for name in options.group or queue]:
+    for group in groups:
         while group.train_slice(options.output, options.names or names):
             write_table([*queue.values()], options.output)
             draw(group, options.output)
