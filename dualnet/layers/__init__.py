@@ -34,10 +34,9 @@ from dualnet.layers.step_dropout import StepDropout
 __all__ = [
     "ActivationRegularization", "AdaptationMatrix", "AdditiveAttentionCell", "DOCOutput",
     "DepthGatedLSTMCell", "DualConnection", "ElmanCell", "EmbeddingDropout", "FeatureGate",
-    "FirstState", "FusedCell",
-    "GRUCell", "GeneralAttentionCell", "IOGate", "LSTMCell", "LayerNormGRUCell",
-    "LayerNormLSTMCell", "LockedDropout", "MeanOfProbabilities", "MixtureSoftmax",
-    "MogrifierLSTMCell", "NeuralCache", "OutputProjection", "PastDecode", "PerGateLSTMCell",
-    "Recurrence", "RecurrentCell", "RecurrentHighwayCell", "RewiredLSTMCell", "StepDropout",
-    "product", "without_gradients",
+    "FirstState", "FusedCell", "GRUCell", "GeneralAttentionCell", "IOGate", "LSTMCell",
+    "LayerNormGRUCell", "LayerNormLSTMCell", "LockedDropout", "MeanOfProbabilities",
+    "MixtureSoftmax", "MogrifierLSTMCell", "NeuralCache", "OutputProjection", "PastDecode",
+    "PerGateLSTMCell", "Recurrence", "RecurrentCell", "RecurrentHighwayCell", "RewiredLSTMCell",
+    "StepDropout", "product", "without_gradients",
 ]  # fmt: skip

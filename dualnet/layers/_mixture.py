@@ -12,12 +12,7 @@ from keras import ops
 
 from dualnet._backend import custom_gradient, vjp
 from dualnet._contexts import override
-from dualnet.layers._fused_cross_entropy import (
-    Chunks,
-    cast_like,
-    logits,
-    target_log_probabilities,
-)
+from dualnet.layers._fused_cross_entropy import Chunks, cast_like, logits, target_log_probabilities
 
 _in_one_piece = contextvars.ContextVar("in_one_piece", default=False)
 

@@ -18,8 +18,7 @@ def matmul(vector, kernel, columns=None):
         columns: None for the whole kernel, or `(i, n)` for the i-th of n equal parts of its
             columns.
     """
-    product = _product.get()
-    if product is not None:
+    if (product := _product.get()) is not None:
         return product([vector], [kernel], columns)
     return ops.matmul(vector, select_columns(kernel, columns))
 
@@ -29,8 +28,7 @@ def sum_of_products(vectors, kernels):
 
     The engine turns it into one product: the vectors side by side times the stacked kernels.
     """
-    product = _product.get()
-    if product is not None:
+    if (product := _product.get()) is not None:
         return product(vectors, kernels, None)
     return sum(map(ops.matmul, vectors, kernels))
 
@@ -43,8 +41,7 @@ def matmul_per_row(vector, matrices, transposed=False):
         matrices: `(batch, features, units)`, one of the `constants` of a segment.
         transposed: bool. Whether the matrices are `(batch, units, features)`.
     """
-    product = _product.get()
-    if product is not None:
+    if (product := _product.get()) is not None:
         return product([vector], [matrices], None, transposed)
     matrices = ops.transpose(matrices, (0, 2, 1)) if transposed else matrices
     if len(vector.shape) == 3:

@@ -252,13 +252,9 @@ class Segment:
         if save:
             like += [keras.KerasTensor((batch, s.shape[-1]), self.dtype) for s in states]
             like += [keras.KerasTensor((batch, k.shape[-1]), k.dtype) for k, _ in kernels]
+        sequences = [*inputs, *self.fixed]
         final_states, (outputs, *saved) = _backend.scan(
-            step,
-            states,
-            [*inputs, *self.fixed],
-            like,
-            length=ops.shape(self.inputs[0])[0],
-            stacked=1,
+            step, states, sequences, like, length=ops.shape(self.inputs[0])[0], stacked=1
         )
         return outputs, final_states, saved
 

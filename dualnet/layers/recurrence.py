@@ -149,9 +149,7 @@ class Recurrence(SeededLayer):
         if self.go_backwards:
             sequence = ops.flip(sequence, axis=0)
             mask = None if mask is None else ops.flip(mask, axis=0)
-        constants, adaptation = (
-            [*map(self._as_constant, tensors or [])] for tensors in (constants, adaptation)
-        )
+        constants, adaptation = map(self._as_constants, (constants, adaptation))
         segment = Segment(self, sequence, locked, fresh, mask, constants, adaptation, training)
         outputs, states = segment.run(states)
         if self.return_sequences:
@@ -163,9 +161,9 @@ class Recurrence(SeededLayer):
             return outputs
         return outputs, *[ops.cast(state, "float32") for state in states]
 
-    def _as_constant(self, constant):
-        constant = ops.convert_to_tensor(constant)
-        return ops.cast(constant, self.variable_dtype) if is_float(constant) else constant
+    def _as_constants(self, tensors):
+        tensors = map(ops.convert_to_tensor, tensors or [])
+        return [ops.cast(x, self.variable_dtype) if is_float(x) else x for x in tensors]
 
     def get_initial_state(self, batch_size):
         """Return the zero state, a list of `(batch_size, size)`."""
