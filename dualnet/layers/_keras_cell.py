@@ -21,14 +21,12 @@ class KerasCell(ConfiguredLayer):
 
     def __init__(self, cell, **kwargs):
         super().__init__(**kwargs)
-        sizes = keras.tree.flatten(getattr(cell, "state_size", None))
+        state_size = getattr(cell, "state_size", None)
+        sizes = keras.tree.flatten(state_size)
         if not all(isinstance(size, int) for size in sizes):
-            required = (
-                "must have `state_size`, an int or a list of them, and `call(inputs, states)`."
-            )
-            size = getattr(cell, "state_size", None)
-            received = f"Received: {type(cell).__name__} with state_size={size!r}."
-            raise ArgumentError("cell", f"{required} {received}")
+            required = "must have `state_size`, an int or a list of them,"
+            received = f"Received: {type(cell).__name__} with state_size={state_size!r}."
+            raise ArgumentError("cell", f"{required} and `call(inputs, states)`. {received}")
         self.cell = cell
         self.state_size = sizes
         self.output_size = getattr(cell, "output_size", None) or sizes[0]

@@ -1,5 +1,6 @@
 """What all recurrent cells have in common."""
 
+import contextlib
 import math
 from typing import Any, NamedTuple
 
@@ -146,8 +147,7 @@ class RecurrentCell(ConfiguredLayer):
         specs = []
         for name, size in sizes.items():
             dropout = name.split("_")[0]
-            rate = getattr(self, f"{dropout}_dropout")
-            if rate > 0:
+            if (rate := getattr(self, f"{dropout}_dropout")) > 0:
                 specs.append(MaskSpec(name, rate, size, dropout in self.locked))
         return specs
 
@@ -311,14 +311,11 @@ def check_forget_bias(value):
     """Return `value`, a number or "chrono:T"."""
     if not isinstance(value, str):
         return check_finite("forget_bias", value)
-    try:
-        is_right = value.startswith(CHRONO) and 2 < float(value.removeprefix(CHRONO)) < math.inf
-    except ValueError:
-        is_right = False
-    if not is_right:
-        required = "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'."
-        raise ArgumentError("forget_bias", required, forget_bias=value)
-    return value
+    with contextlib.suppress(ValueError):
+        if value.startswith(CHRONO) and 2 < float(value.removeprefix(CHRONO)) < math.inf:
+            return value
+    required = "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'."
+    raise ArgumentError("forget_bias", required, forget_bias=value)
 
 
 def _check_locked(locked, dropouts):

@@ -38,8 +38,7 @@ class SeededLayer(ConfiguredLayer):
     def load_own_variables(self, store):
         if STATE in store:  # absent from files of layers that drew nothing when they were saved
             self.seed_generator.state.assign(store[STATE][...])
-        names = set(store.keys()) - {STATE}
-        super().load_own_variables({name: store[name] for name in names})
+        super().load_own_variables({name: store[name] for name in set(store.keys()) - {STATE}})
 
 
 class SeededDropout(SeededLayer):

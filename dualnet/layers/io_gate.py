@@ -95,10 +95,9 @@ class IOGate(FeatureGate):
             ValueError: if `hidden` is given or left out against `use_hidden`.
         """
         if (hidden is not None) != self.use_hidden:
-            required = f"must be {'given' if self.use_hidden else 'left out'} with"
-            raise ArgumentError(
-                "hidden", f"{required} use_hidden={self.use_hidden}.", hidden=hidden
-            )
+            how = "given" if self.use_hidden else "left out"
+            required = f"must be {how} with use_hidden={self.use_hidden}."
+            raise ArgumentError("hidden", required, hidden=hidden)
         embedded = ops.take(self.embeddings, ops.maximum(tokens, 0), axis=0)
         embedded = ops.cast(embedded, self.compute_dtype)
         features = self.step_dropout(embedded, training=training)

@@ -46,14 +46,9 @@ class MixtureSoftmax(DOCOutput):
     def __init__(
         self, vocabulary_size, experts, latent_units, *, latent_dropout_per_expert=True, **kwargs
     ):
-        experts = check_count("experts", experts, least=1)
-        super().__init__(
-            vocabulary_size,
-            [experts],
-            latent_units,
-            latent_dropout_per_expert=latent_dropout_per_expert,
-            **kwargs,
-        )
+        experts = [check_count("experts", experts, least=1)]
+        kwargs["latent_dropout_per_expert"] = latent_dropout_per_expert
+        super().__init__(vocabulary_size, experts, latent_units, **kwargs)
 
     def build(self, inputs_shape):
         super().build([inputs_shape])

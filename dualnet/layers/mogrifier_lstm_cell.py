@@ -90,8 +90,7 @@ class MogrifierLSTMCell(LSTMCell):
                 stddev = size_in**-0.5
                 shapes = {"kernel": (size_in, size_out)}
             factors = [self._add_factor(f"mogrifier_{i}_{n}", shapes[n], stddev) for n in shapes]
-            role = Role.ROUND | Role.BIAS
-            bias = self.add_zeros(f"mogrifier_{i}_bias", size_out, role=role)
+            bias = self.add_zeros(f"mogrifier_{i}_bias", size_out, role=Role.ROUND | Role.BIAS)
             self.mogrifiers.append((factors, bias))
 
     def mask_specs(self):
