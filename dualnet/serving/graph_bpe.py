@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dualnet.serving.graph_tokenizer import GraphLower
+from dualnet.serving.graph_tokenizer import END_PATTERNS, GraphLower
 from dualnet.text import ByteTokenizer, LibraryTokenizer
 from dualnet.text.byte_level import OTHER, SPACE, ByteLevelBPE, character_classes, lower_case
-from dualnet.text.plain_text import BLANK_LINES
 
 # Characters of private use, each of which stands for something else where a NUL follows it: a
 # NUL, the end of a row, `<eos>`, the two sides of a unit that may be added, and added units.
@@ -35,8 +34,7 @@ class GraphBPE(tf.Module):
     def __init__(self, tokenizer: LibraryTokenizer | ByteTokenizer):
         super().__init__(name="tokenizer")
         if isinstance(tokenizer, ByteTokenizer):  # one without merges
-            spelling = [*tokenizer.spelling]
-            parts = ByteLevelBPE([*range(256)], [], False, False, ({}, {}), spelling)
+            parts = ByteLevelBPE([*range(256)], [], False, False, ({}, {}), [*tokenizer.spelling])
         else:
             parts = ByteLevelBPE.of(tokenizer)
         self.eos_id = tokenizer.require_eos()
@@ -44,7 +42,7 @@ class GraphBPE(tf.Module):
         self._spelling = tf.constant(parts.spelling)
         self._bytes = tf.constant(parts.byte_ids)
         self._divides = parts.divides
-        self._end = {"line": "\n", "blank-line": BLANK_LINES.pattern}.get(tokenizer.documents)
+        self._end = END_PATTERNS.get(tokenizer.documents)
         self._added = parts.added
         self._row = len(tokenizer)  # what ends a row
         units = [u for texts in parts.added for u in texts.values() if u is not None]

@@ -11,6 +11,7 @@ from dualnet.text import EOS, UNK, Vocabulary
 from dualnet.text.byte_level import characters
 from dualnet.text.plain_text import BLANK_LINES, ENDS
 
+END_PATTERNS = {"line": "\n", "blank-line": BLANK_LINES.pattern}  # of what `<eos>` stands for
 CAPITAL_SIGMA, FINAL_SIGMA = "\u03a3", "\u03c2"  # the only letter with two lower-case forms
 
 
@@ -32,8 +33,7 @@ class GraphTokenizer(tf.Module):
         )
         spaces = (c for c in characters() if c.isspace() and c != "\n")
         self._spaces = f"[{_ranges(spaces)}]"
-        ends = {"line": "\n", "blank-line": BLANK_LINES.pattern}
-        self._end = ends.get(vocabulary.documents)
+        self._end = END_PATTERNS.get(vocabulary.documents)
         self._written_end = ENDS[vocabulary.documents]
         self.lower = GraphLower() if vocabulary.lowercase else None
 

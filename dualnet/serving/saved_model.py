@@ -71,10 +71,9 @@ def _score(reader: ServedReader) -> Endpoint:
     def score(inputs: Tensors) -> Tensors:
         in_row = requests.in_row(inputs)
         ids = tf.where(in_row, inputs["ids"], 0)
-        batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
         log_p = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
         # The 0 of the first token, cut off again from an empty text.
-        scores = tf.concat([tf.zeros((batch, 1)), log_p], axis=1)[:, :time]
+        scores = tf.pad(log_p, [[0, 0], [1, 0]])[:, : tf.shape(ids)[1]]
         return {"log_probabilities": tf.where(in_row, scores, 0.0)}
 
     return score, requests.rows_of(reader.words)
@@ -83,11 +82,8 @@ def _score(reader: ServedReader) -> Endpoint:
 def _step(reader: ServedReader) -> Endpoint:
     def step(inputs: Tensors) -> Tensors:
         constants = {name: inputs[name] for name in reader.constants}
-        checks = [
-            requests.not_empty("ids", inputs["ids"]),
-            *requests.same_rows(constants, "memory", axis=1, part="column"),
-        ]
-        inputs = requests.after(checks, inputs)
+        columns = requests.same_rows(constants, "memory", axis=1, part="column")
+        inputs = requests.after([requests.not_empty("ids", inputs["ids"]), *columns], inputs)
         logits, states = reader.advance(inputs["ids"], [inputs[name] for name in reader.inputs])
         names = list(reader.inputs)[len(reader.constants) :]
         return {"logits": logits, **dict(zip(names, states))}
@@ -98,8 +94,7 @@ def _step(reader: ServedReader) -> Endpoint:
 def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> Endpoint:
     def predict_next(inputs: Tensors) -> Tensors:
         ids = tf.where(requests.in_row(inputs), inputs["ids"], 0)
-        states = [inputs[name] for name in reader.inputs]
-        read = reader.last(ids, inputs["lengths"], states)
+        read = reader.last(ids, inputs["lengths"], [inputs[name] for name in reader.inputs])
         return _likeliest(reader, tokenizer, inputs["k"], *read)
 
     rows = requests.rows_of(reader.words, least=1)
@@ -144,8 +139,7 @@ def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
         ids = tokenizer.encode(inputs["texts"], "texts")
         lengths = tf.cast(ids.row_lengths(), tf.int32)
         ids = ids.to_tensor(tokenizer.eos_id)
-        batch, time = tf.shape(ids)[0], tf.shape(ids)[1]
-        context = tf.concat([tf.fill((batch, 1), tokenizer.eos_id), ids], axis=1)[:, :time]
+        context = tf.pad(ids, [[0, 0], [1, 0]], constant_values=tokenizer.eos_id)[:, :-1]
         return scored_text(tokenizer, ids, lengths, reader.log_probabilities(context, ids))
 
     return score_text, {"texts": Input(tf.string)}
