@@ -157,10 +157,8 @@ class Memories:
         memory = tf.ensure_shape(tf.pad(inputs.pop("memory"), missing), (None, self.size))
         mark = memory[:, -1]
         is_own = tf.equal(mark, self.mark) | tf.reduce_all(tf.equal(memory, 0.0), axis=1)
-        required = (
-            "zeros, or what this very model has learnt, whose last number, the mark of the "
-            f"model, is {self.mark:.0f}"
-        )
+        last = f"whose last number, the mark of the model, is {self.mark:.0f}"
+        required = f"zeros, or what this very model has learnt, {last}"
         check = requests.all_valid("memory", mark, is_own, required)
         return requests.after([check], {"memory": memory[:, :-1]})["memory"], inputs
 

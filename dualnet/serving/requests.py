@@ -54,10 +54,8 @@ def rows_of(words: int, least: int = 0) -> dict[str, Input]:
         return (lengths >= least) & (lengths <= tf.shape(inputs["ids"])[1])
 
     columns = f"at least {least} and at most the number of columns of `ids`"
-    return {
-        "ids": ids_of(words)._replace(valid=are_words),
-        "lengths": Input(tf.int32, (), columns, are_lengths),
-    }
+    lengths = Input(tf.int32, (), columns, are_lengths)
+    return {"ids": ids_of(words)._replace(valid=are_words), "lengths": lengths}
 
 
 def in_row(inputs: Tensors) -> Any:

@@ -55,8 +55,7 @@ def draw_words(
 
     def columns(dtype: Any) -> Any:
         # A dummy first column: an empty array would not know the shape of its elements.
-        array = tf.TensorArray(dtype, size=1, dynamic_size=True)
-        return array.write(0, tf.zeros(batch, dtype))
+        return tf.TensorArray(dtype, size=1, dynamic_size=True).write(0, tf.zeros(batch, dtype))
 
     _, _, _, _, words, scores, lengths = tf.while_loop(
         lambda step, logits, states, running, *_: tf.reduce_any(running),

@@ -50,10 +50,9 @@ def write_transformers_folder(model: LanguageModel, folder: Path) -> None:
     }
     unknown = [] if tokenizer is None else tokenizer.unknown_ids
     drawing = {**ids, "suppress_tokens": unknown or None}
-    weights = names_in(model.graph.without_past_decode().core)
     arrays = {
         f"weights.{name}": np.ascontiguousarray(ops.convert_to_numpy(weight))  # as is written
-        for name, weight in weights.items()
+        for name, weight in names_in(model.graph.without_past_decode().core).items()
     }
     (folder / "model.safetensors").write_bytes(save(arrays, metadata={"format": "pt"}))
     _write_json(folder / "config.json", config)

@@ -29,8 +29,7 @@ def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict
         encoded, settings = read(inputs), {name: inputs[name] for name in declared}
         limits, default = settings["max_tokens"], tf.minimum(2 * inputs["lengths"] + 10, bound)
         settings["max_tokens"] = tf.where(limits > 0, limits, default)
-        penalty = settings["length_normalization"]
-        settings["length_normalization"] = tf.cast(penalty, tf.float64)
+        settings["length_normalization"] = tf.cast(settings["length_normalization"], tf.float64)
         count, width = len(reader.constants), ops.max(settings["beam"], initial=1)
         # All hypotheses of a sentence share what was read of its source.
         constants = [tf.repeat(part, width, axis=0) for part in encoded[:count]]
@@ -52,9 +51,8 @@ def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict
 
 def settings_of(words: int, bound: int) -> dict[str, Input]:
     """Return the inputs that say how a row is translated; `bound` is the highest `max_tokens`."""
-    limits = (
-        f"at least 0 (0: twice the source, and 10) and at most {bound}, the bound of this export"
-    )
+    default = "0: twice the source, and 10"
+    limits = f"at least 0 ({default}) and at most {bound}, the bound of this export"
     beam = f"from 1 to {words}, the number of target words"
     within = "at least 1 and at most `beam`"
     return {
