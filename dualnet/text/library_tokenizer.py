@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -88,10 +89,8 @@ class LibraryTokenizer(Tokenizer):
         return f"LibraryTokenizer({self.kind}, {len(self)} units, sha256={self.sha256[:12]}…)"
 
     def __eq__(self, other: object) -> bool:
-        names = ("sha256", "documents", "lowercase")
-        return isinstance(other, LibraryTokenizer) and all(
-            getattr(self, name) == getattr(other, name) for name in names
-        )
+        facts = operator.attrgetter("sha256", "documents", "lowercase")
+        return isinstance(other, LibraryTokenizer) and facts(self) == facts(other)
 
     def __hash__(self) -> int:
         return hash(self.sha256)
@@ -104,8 +103,7 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _data(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(self._library.to_str())  # with every key
-        return data
+        return json.loads(self._library.to_str())  # with every key
 
     @property
     def kind(self) -> str:
@@ -157,10 +155,9 @@ class LibraryTokenizer(Tokenizer):
     def _writes_bytes(self) -> bool:
         """Whether each unit is a string of bytes, written in the characters of `alphabet`."""
         data = self._data
-        steps = _steps(data["pre_tokenizer"])
         return (
             data["model"].get("type", "BPE") == "BPE"
-            and any(step["type"] == "ByteLevel" for step in steps)
+            and any(step["type"] == "ByteLevel" for step in _steps(data["pre_tokenizer"]))
             and not alphabet().keys() - data["model"]["vocab"].keys()
         )
 
@@ -317,8 +314,7 @@ def _bytes_of(unit: str) -> bytes:
 def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
     if pre_tokenizer is None:
         return []
-    steps: list[dict[str, Any]] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
-    return steps
+    return pre_tokenizer.get("pretokenizers", [pre_tokenizer])
 
 
 @dataclass(frozen=True)

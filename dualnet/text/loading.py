@@ -55,8 +55,7 @@ def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = 
     try:
         data = read_bounded(path, LARGEST_FILE)
         if suffix == ".model":
-            encoded = base64.b64encode(data).decode()
-            return SentencePieceTokenizer(encoded, documents, lowercase)
+            return SentencePieceTokenizer(base64.b64encode(data).decode(), documents, lowercase)
         text = data.decode("utf-8-sig")
         parsed(text)
     except (OSError, TooLargeError) as error:

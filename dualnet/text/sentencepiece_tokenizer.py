@@ -75,8 +75,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def _pieces(self) -> list[str]:
-        pieces: list[str] = self._library.id_to_piece([*range(self._library.get_piece_size())])
-        return pieces
+        return self._library.id_to_piece([*range(self._library.get_piece_size())])
 
     @functools.cached_property
     def words(self) -> tuple[str, ...]:  # type: ignore[override]
