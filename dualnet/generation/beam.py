@@ -368,11 +368,10 @@ def search_in_graph(
 
     states = [ops.take(state, ops.reshape(every_row, (-1,)), axis=0) for state in states]
     total = ops.zeros((), "float64")
-    start = (ops.zeros((), "int32"), tokens, states, scores, prefixes, finished, total)
     *_, finished, total = ops.while_loop(
         lambda length, tokens, states, scores, *_: ops.any(scores > NONE),
         lambda *carry: like(carry, body(*carry)),
-        start,
+        (ops.zeros((), "int32"), tokens, states, scores, prefixes, finished, total),
     )
     return finished, total
 
@@ -387,8 +386,7 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
     """
 
     def question(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
-        names = ("max_tokens", "length_normalization")
-        limits = {name: segment[name][:, 0] for name in names}
+        limits = {name: segment[name][:, 0] for name in ("max_tokens", "length_normalization")}
         sizes = beam, n_best, ops.shape(segment["max_tokens"])[1]
         first_ids = segment["first_ids"][:, 0]
         beams = {"beam": ops.full_like(first_ids, beam), "n_best": ops.full_like(first_ids, n_best)}
@@ -426,11 +424,10 @@ def compiled_search(
     """
     reader = reader_of(model, _search(beam, n_best, eos_id, tuple(excluded_ids)))
     limits = np.full(first_ids.shape, max_tokens, "int32")
-    normalization = np.full((len(limits), 1), float(length_normalization))
     segment = segment | {
         "first_ids": first_ids.astype("int32")[:, None],
         "max_tokens": np.tile(limits[:, None], bucket_length(int(limits.max()))),
-        "length_normalization": normalization,
+        "length_normalization": np.full((len(limits), 1), float(length_normalization)),
     }
     with double_precision():
         answer = reader.predict_on_batch(segment)

@@ -62,8 +62,7 @@ def continuations(
                     if word_id != stop_id:
                         drawn[row].append(word_id)
                         seen[row].add(word_id)
-                    is_last = len(drawn[row]) == request.max_tokens
-                    ended[row] = word_id == stop_id or is_last
+                    ended[row] = word_id == stop_id or len(drawn[row]) == request.max_tokens
                     ended[row] |= ends is not None and ends(streams[i], drawn[row])
                     if ended[row]:
                         break
