@@ -187,14 +187,9 @@ def comparison(result: Mapping[str, Any], prefix: str = "") -> str:
     """Return the line of the figures of `Comparable` in `result`, whose keys have a `prefix`."""
     if reason := result[f"{prefix}not_comparable"]:
         return f"no figures per byte, character or word: {reason}"
-    bits_per_byte, bits_per_character, per_word = (
-        number(result[prefix + key], digits=3)
-        for key in ("bits_per_byte", "bits_per_character", "perplexity_per_word")
-    )
-    return (
-        f"{bits_per_byte} bits per byte, {bits_per_character} bits per character, perplexity "
-        f"{per_word} per word"
-    )
+    keys = ("bits_per_byte", "bits_per_character", "perplexity_per_word")
+    figures = (number(result[prefix + key], digits=3) for key in keys)
+    return "{} bits per byte, {} bits per character, perplexity {} per word".format(*figures)
 
 
 def truncate(text: str, columns: int) -> str:
