@@ -51,10 +51,8 @@ def translate(options: Translate) -> None:
     Examples:
         dualnet translate runs/de-en german.txt --beam 5 --output english.txt
     """
-    folders = [options.run_folder, *options.ensemble]
-    lines = texts_of(options, may_be_empty=True)
-    texts = [line.removesuffix("\n") for line in lines]
-    runs = [Run.open(folder) for folder in folders]
+    texts = [line.removesuffix("\n") for line in texts_of(options, may_be_empty=True)]
+    runs = [Run.open(folder) for folder in (options.run_folder, *options.ensemble)]
     for run in runs:
         if run.is_folder and not run.translates:
             received = f"Received: {str(run.path)!r}, of a language model. Use `dualnet generate`."
@@ -64,10 +62,9 @@ def translate(options: Translate) -> None:
     generation = quietly("dualnet.generation")
     models = [run.model() for run in runs]
     settings = Translating.fields_of(options.arguments())
-    count = len(texts) or 1
     # Text appears as it is found; what is one whole is translated whole.
-    if options.plot is options.output is None and not options.json:
-        count = LINES
+    in_parts = options.plot is options.output is None and not options.json
+    count = LINES if in_parts else len(texts) or 1
     for first in range(0, len(texts) or 1, count):
         some = texts[first : first + count]
         translated = generation.translations(models, some, **settings)
@@ -90,8 +87,7 @@ def _show(options: Translate, texts: list[str], translated: list[Any], first: in
             {"text": text, "translations": [{f: getattr(one, f) for f in fields} for one in best]}
             for text, best in zip(texts, translated)
         ]
-        settings = options.given(["beam", "length_normalization"])
-        report(options, {"texts": rows, **settings})
+        report(options, {"texts": rows, **options.given(["beam", "length_normalization"])})
         return
     for number, several in enumerate(translated, first):
         for each in several:
@@ -149,8 +145,7 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     if protocol == "rouge":
         scores = evaluation.rouge(lines, pairs.target_lines)
     else:
-        how = {"protocol": protocol}
-        how |= {"language": corpus.target} if protocol == "multi30k" else {}
+        how = {"protocol": protocol, "language": corpus.target}
         scores = evaluation.translation_metrics(lines, pairs.target_lines, **how)
     result: dict[str, Any] = {
         "perplexity": evaluated.perplexity, "tokens": evaluated.tokens, **evaluated.figures(),
