@@ -121,8 +121,7 @@ def _add_option(group: Any, field: dataclasses.Field[Any], text: str) -> None:
         if isinstance(default, (int, float, str)) and kind != "bool" and "(default" not in text:
             text += f" (default: {default:g})" if is_number(default) else f" (default: {default})"
     added = group.add_argument(*names, help=text.replace("%", "%%"), **option)
-    if completer is not None:
-        added.completer = completer
+    added.completer = completer
 
 
 def _help(text: str, fields: dict[str, dataclasses.Field[Any]]) -> str:

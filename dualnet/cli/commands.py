@@ -210,8 +210,7 @@ def demo(options: Demo) -> None:
     Examples:
         dualnet demo --output demo
     """
-    demo = quietly("dualnet.demo", seeds=True)
-    report(options, demo.run(options.output))
+    report(options, quietly("dualnet.demo", seeds=True).run(options.output))
 
 
 # --- tokenisers

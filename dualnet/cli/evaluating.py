@@ -188,12 +188,11 @@ def evaluate(options: Evaluate) -> None:
             )
         if options.plot:
             dynamic.plot(options.plot, static_losses=static.token_losses)
-        used = ", ".join(
+        used = f"rule {dynamic.rule}: " + ", ".join(
             f"{key}={'+'.join(value) if isinstance(value, list) else f'{value:g}'}"
             for key, value in dynamic.settings.items()
             if value is not None
         )
-        used = f"rule {dynamic.rule}: {used}"
         lines.append(f"dynamic evaluation, {used}")
         lines += filter(None, [little_gain(1 - dynamic.perplexity / static.perplexity)])
         if options.keep is not None:

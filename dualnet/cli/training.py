@@ -191,8 +191,7 @@ def ensemble(options: Ensemble) -> None:
     way_out = "dualnet translate --ensemble"
     runs = [str(open_language_model(run, use=way_out).path) for run in options.run_folders]
     check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
-    training = quietly("dualnet.training")
-    folder = training.combine_runs(runs, options.output)
+    folder = quietly("dualnet.training").combine_runs(runs, options.output)
     result = {"path": folder, "members": runs}
     report(options, result, f"An ensemble of {len(runs)} models in {folder}")
 
