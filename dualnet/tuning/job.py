@@ -343,8 +343,7 @@ class Job(Settings):
         Inactive parameters are declared too; those already declared are left alone.
         """
         searched = {parameter.name: parameter for parameter in self.space}
-        declarations = [parameter.declaration(searched) for parameter in self.space]
-        hp.merge(declarations, overwrite=False)
+        hp.merge([parameter.declaration(searched) for parameter in self.space], overwrite=False)
 
     @checked
     def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -147,8 +147,7 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
     else:
         result = training.train_gate(search.run, corpus, **settings)
     ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
-    parameters = result.model.count_params()
-    known = {"status": "completed", "ended": ended, "parameters": parameters}
+    known = {"status": "completed", "ended": ended, "parameters": result.model.count_params()}
     return {**known, **_with_figures(folder, corpus)}
 
 
@@ -198,12 +197,8 @@ def _evaluate(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
     else:
         by_sentence = run.card.recipe.get("batching") == "sentences" and request.window is None
         result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
-    return {
-        "status": "completed",
-        "val_perplexity": result.perplexity,
-        "parameters": model.count_params(),
-        **_fields(result),
-    }
+    known = {"status": "completed", "val_perplexity": result.perplexity}
+    return {**known, "parameters": model.count_params(), **_fields(result)}
 
 
 def _statistics(folder: Path, model: Any, tokens: Any, length: int) -> Any:

@@ -63,10 +63,9 @@ class Chief:
         self.oracle = oracle
         self.servicer = _Servicer(oracle)
         # KerasTuner's lock is held by a thread's name: one thread serves all workers.
-        self.server = grpc.server(
-            futures.ThreadPoolExecutor(max_workers=1),
-            options=[("grpc.so_reuseport", 0)],  # otherwise two chiefs could share a port
-        )
+        pool = futures.ThreadPoolExecutor(max_workers=1)
+        # Without the option, two chiefs could share a port.
+        self.server = grpc.server(pool, options=[("grpc.so_reuseport", 0)])
         protos.get_service_grpc().add_OracleServicer_to_server(self.servicer, self.server)
         try:
             self.server.add_insecure_port(address)
