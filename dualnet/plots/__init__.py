@@ -151,8 +151,7 @@ def plot_shares(values: Any, groups: Sequence[str], path: str | Path, *, title: 
         members = [k for k, name in enumerate(groups) if name == group]
         axes.bar(places[members], np.asarray(values)[members], color=f"C{i}", label=group)
     equal = 1 / len(values)
-    style = {"color": "black", "linestyle": "--", "linewidth": 1}
-    axes.axhline(equal, label=f"equal use: {equal:.3g}", **style)
+    axes.axhline(equal, label=f"equal use: {equal:.3g}", color="black", linestyle="--", linewidth=1)
     # Above them, room for the legend.
     axes.set(xlim=(0.4, len(values) + 0.6), ylim=(0, 1.25 * max(*values, equal)))
     axes.xaxis.get_major_locator().set_params(integer=True)
