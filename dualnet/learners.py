@@ -10,7 +10,6 @@ import json
 import threading
 import warnings
 import weakref
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -20,12 +19,13 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
-from dualnet.adaptation.dynamic import DynamicEvaluation, result_of
+from dualnet.adaptation.dynamic import DynamicEvaluation, not_finite, result_of
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import segments_of, with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
+from dualnet.builders.sharing import reading
 from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
@@ -81,12 +81,13 @@ class _Kind:
             self.twin.vocabulary = copy.vocabulary
             if isinstance(copy, TranslationModel):
                 self.twin.source_vocabulary = copy.source_vocabulary
-        copy_weights(model, self.twin)
         own = names_in(self.twin.graph.core)
         ends = np.cumsum(self.lesson.sizes)[:-1]
         learnt = self.lesson.which.weights.items()
-        for (name, weight), part in zip(learnt, np.split(memory, ends)):
-            own[name].assign(keras.ops.convert_to_numpy(weight) + part.reshape(weight.shape))
+        with reading(model.core.weights):
+            copy_weights(model, self.twin)
+            for (name, weight), part in zip(learnt, np.split(memory, ends)):
+                own[name].assign(keras.ops.convert_to_numpy(weight) + part.reshape(weight.shape))
         return self.twin
 
 
@@ -243,22 +244,23 @@ class Learner:
         """Return the learner that `save` wrote; `model` must be the one that it learnt with."""
         with open_regular(path) as file:
             whole = io.BytesIO(file.read())
+        checksum = checksum_of(model)
         try:
             with np.load(whole, allow_pickle=False) as data:
                 arrays = {name: data[name] for name in data.files}
             about = json.loads(arrays.pop("about").tobytes())
-            checksum = about["checksum"], checksum_of(model)
-            if about["format"] == FORMAT and checksum[0] == checksum[1]:
+            if (about["format"], about["checksum"]) == (FORMAT, checksum):
                 learner = cls.__new__(cls)
                 learner._begin(model, about["adapt"], about["rule"], about["settings"])
                 return learner._with(arrays, about)
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # of a damaged file, any
             required = "must be a file that Learner.save wrote."
             raise ArgumentError("path", f"{required} Received: {str(path)!r} ({error}).") from None
         if about["format"] != FORMAT:
             required = f"must have format {FORMAT}, which this version of dualnet reads."
             raise ArgumentError("path", f"{required} Received: format {about['format']}.")
-        own, other = (f"{n!r} ({c[:12]})" for n, c in zip((about["model"], model.name), checksum))
+        both = (about["model"], about["checksum"]), (model.name, checksum)
+        own, other = (f"{name!r} ({digits[:12]})" for name, digits in both)
         required = f"must be the model that the learner belongs to, {own}."
         raise ArgumentError("model", f"{required} Received: {other}, with other weights.")
 
@@ -283,7 +285,7 @@ class Learner:
         if vocabulary is None and (isinstance(text, str) or translates):
             raise ArgumentError("model", "must have a vocabulary to read texts. Give ids.")
         if translates:
-            pairs = [text] if isinstance(text, tuple) else list(text)
+            pairs = list(text) if np.iterable(text) and not isinstance(text, tuple) else [text]
             return [self._pair(pair) for pair in pairs], None
         if isinstance(text, str):
             ids = vocabulary.encode(check_text("text", text))
@@ -298,7 +300,7 @@ class Learner:
 
     def _pair(self, pair: Any) -> _Segment:
         model: Any = self.model
-        if not (isinstance(pair, tuple) and [*map(type, pair)] == [str, str]):
+        if not (isinstance(pair, tuple) and len(pair) == 2):
             pairs = "a pair (source, target) of str, or a list of them, for a translator"
             raise ArgumentError("text", f"must be {pairs}. Received: {type(pair).__name__}.")
         source, target = (check_text("text", part) for part in pair)
@@ -309,7 +311,10 @@ class Learner:
     def _result(self, segments: list[_Segment], losses: list[np.ndarray]) -> DynamicEvaluation:
         settings = {**self.settings, "adapt": self.adapt}
         targets = [segment.targets for segment in segments]
-        return result_of(self.model, targets, losses, rule=self.rule, settings=settings)
+        result = result_of(self.model, targets, losses, rule=self.rule, settings=settings)
+        if np.isinf(result.perplexity):
+            raise not_finite("perplexity", self.rule, self.settings)
+        return result
 
 
 @checked
@@ -373,15 +378,15 @@ def _read(
         read = zip(learners, readings, losses)
         results = [learner._result(segments, parts) for learner, (segments, _), parts in read]
         if learn:
-            skipped = 0
-            for learner, (_, last), state, result in zip(learners, readings, states, results):
-                skipped += state.skipped - learner._state.skipped
-                tokens = state.tokens + result.tokens
-                learner._state = state._replace(last=last, tokens=tokens)
+            both = zip(learners, states)
+            skipped = sum(state.skipped - learner.skipped for learner, state in both)
             if skipped:
                 what = f"{skipped} of the updates were not finite, and changed nothing."
                 way_out = "Take a smaller learning_rate, or set clipnorm."
                 warnings.warn(f"{what} {way_out}", stacklevel=3)
+            for learner, (_, last), state, result in zip(learners, readings, states, results):
+                tokens = state.tokens + result.tokens
+                learner._state = state._replace(last=last, tokens=tokens)
     return results
 
 

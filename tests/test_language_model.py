@@ -7,6 +7,7 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
+from dualnet._backend import restoring
 from dualnet.builders import language_model
 from dualnet.corpora import Vocabulary
 from dualnet.text import ByteTokenizer
@@ -119,6 +120,8 @@ def test_the_hidden_states_of_all_layers_are_aligned_with_words(arguments, layer
     text = "two wörds\n"
     found = dualnet.analysis.hidden_states(model, text, sequence_length=3)
     assert found.words == ("two", "wörds", "<eos>") and found.starts.tolist() == [0, 3, 10]
+    with pytest.raises(dualnet.ArgumentError, match="`text` must hold at least one word"):
+        dualnet.analysis.hidden_states(model, "")
     assert {name: v.shape[1] for name, v in found.layers.items()} == layers
     ids = np.append(model.vocabulary.eos_id, found.ids)
     whole = model.hidden_states(ids[None], layers="all")
@@ -470,6 +473,50 @@ def test_weights_of_rows_count_as_weights_of_their_tokens():
         loss = model.evaluate(tokens, tokens, sample_weight=weights, batch_size=4, verbose=0)[0]
         found.append([*model.get_weights(), np.array(loss)])
     assert_same(*found)
+
+
+def test_a_batch_without_weight_has_no_loss_and_changes_nothing():
+    model, tokens = language_model(12, units=4), tokens_of((4, 3))
+    before = values(model)
+    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+    assert model.train_on_batch(tokens, tokens, sample_weight=np.zeros(4))[0] == 0
+    assert_same(values(model), before)
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch", "test_on_batch"])
+def test_training_without_targets_is_refused(method):
+    model = language_model(12, units=4)
+    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+    settings = {} if method.endswith("batch") else {"batch_size": 4}
+    with pytest.raises(ValueError, match="`y` must be the targets"):
+        getattr(model, method)(tokens_of((4, 3)), **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "bad"),
+    [
+        ("loss_reduction", "sum", "max"),
+        ("label_smoothing", 0.5, 1.0),
+        ("dropout_samples", 4, 0),
+    ],
+)
+def test_what_a_step_is_traced_with_may_change_between_two_steps(name, setting, bad):
+    tokens, found = tokens_of((4, 3)), []
+    for at_first in (None, setting):
+        keras.utils.set_random_seed(3)
+        model = language_model(12, units=6, output_dropout=0.5)
+        model.compile(optimizer=keras.optimizers.SGD(0.0))
+        for value in (at_first, setting):
+            if value is not None:
+                setattr(model, name, value)
+            model.reset_metrics()
+            model.reset_state()
+            with restoring(model.core.non_trainable_variables):  # the same masks again
+                loss = model.train_on_batch(tokens, tokens)[0]
+        found.append(loss)
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    with pytest.raises(dualnet.ArgumentError, match=f"`{name}` must be"):
+        setattr(model, name, bad)
 
 
 @pytest.mark.parametrize(

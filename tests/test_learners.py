@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import dualnet
 from dualnet import zoo
 from dualnet.builders import encoder_decoder
+from dualnet.builders.sharing import changing
 from dualnet.layers import adaptation_matrix
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
@@ -287,8 +289,24 @@ def test_an_update_that_is_not_finite_is_not_applied_but_counted_and_said(model,
     with pytest.warns(UserWarning, match="3 of the updates were not finite"):
         found = one.read(ids[0])
     assert one.skipped == 3 and not one._state.memory.any()
+    before = kept(one)
+    with warnings.catch_warnings(), pytest.raises(UserWarning, match="were not finite"):
+        warnings.simplefilter("error")
+        one.read(ids[1])
+    assert_same(kept(one), before)
+    assert one.skipped == 3 and one.tokens == 11
     fixed = learner(model, learning_rate=1e-30).read(ids[0])
     np.testing.assert_allclose(found.token_losses, fixed.token_losses, rtol=1e-6)
+
+
+def test_a_perplexity_that_is_not_finite_is_an_error_and_nothing_is_kept_of_it(model, ids):
+    one = learner(model, learning_rate=1e5)
+    one.read(ids[0][:LENGTH])  # scored before it has learnt
+    before = kept(one)
+    for call in (one.read, one.score):
+        with pytest.raises(dualnet.ArgumentError, match="must keep the perplexity finite"):
+            call(ids[1])
+    assert_same(kept(one), before)
 
 
 def test_an_error_or_an_interrupt_leaves_learners_as_they_were(model, ids, monkeypatch):
@@ -374,6 +392,47 @@ def test_a_file_of_another_model_and_a_damaged_one_are_refused(model, ids, tmp_p
         Learner.load(tmp_path / "none", model)
 
 
+def test_a_learner_writes_and_is_saved_while_another_one_reads(model, ids, tmp_path):
+    one, two = learner(model), learner(model)
+    two.read(ids[0])
+    text, path, stop = two.generate("w1", seed=1, max_tokens=4), tmp_path / "two", threading.Event()
+
+    def read():
+        while not stop.is_set():
+            one.read(ids[0])
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        try:
+            for _ in range(20):
+                two.save(path)
+                assert_same(kept(Learner.load(path, model)), kept(two))
+                assert two.generate("w1", seed=1, max_tokens=4) == text
+                dualnet.evaluate(model, ids[1])
+        finally:
+            stop.set()
+        reading.result()
+
+
+def test_of_a_model_that_adapts_in_another_thread_nothing_is_saved_or_copied(model, ids, tmp_path):
+    one = learner(model)
+    one.read(ids[0])
+    one.save(tmp_path / "before")
+    calls = [
+        lambda: one.save(tmp_path / "one"),
+        lambda: one.generate("w1", seed=1, max_tokens=2),
+        lambda: Learner.load(tmp_path / "before", model),
+        lambda: model.save(tmp_path / "model.keras"),
+        lambda: model.save_weights(tmp_path / "model.weights.h5"),
+        lambda: dualnet.ensemble([model, model]),
+    ]
+    with changing(model.core.weights), concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for call in calls:
+            with pytest.raises(dualnet.ArgumentError, match="must not be learning in another thr"):
+                pool.submit(call).result()
+    assert not (tmp_path / "one").exists()
+
+
 # --- other models
 
 
@@ -411,8 +470,12 @@ def test_a_translator_learns_from_corrections():
         found = read_many([learner(model, adapt), learner(model, adapt)], [pairs[0], pairs])
         np.testing.assert_allclose(found[0].token_losses, found[1].token_losses[:3], rtol=1e-4)
     assert_same(values(model), before)
-    with pytest.raises(dualnet.ArgumentError, match="`text` must be a pair"):
-        one.read("a b")
+    for text in ("a b", None, 5, [("a", "b", "c")]):
+        with pytest.raises(dualnet.ArgumentError, match="`text` must be a pair"):
+            one.read(text)
+    with pytest.raises(dualnet.ArgumentError, match="`text` must be text"):
+        one.read(("a", 5))
+    assert one.score((np.str_("a"), "c")).tokens == 2
 
 
 @pytest.mark.slow

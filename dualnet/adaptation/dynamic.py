@@ -190,7 +190,7 @@ def dynamic_evaluation(
         )
         # The first segment is read before anything is learnt.
         if np.isinf(result.perplexity) and np.isfinite(perplexity_of(losses[0])):
-            raise _not_finite("perplexity", rule, used)
+            raise not_finite("perplexity", rule, used)
     return result
 
 
@@ -248,7 +248,7 @@ def learning(
                     segment["temperature"] = np.full((1, 1), temperature, np.float32)
                 logs = learner.train_on_batch(segment, return_dict=True)
                 if not math.isfinite(float(logs["loss"])):
-                    raise _not_finite("losses", rule, settings)
+                    raise not_finite("losses", rule, settings)
                 return ops.convert_to_numpy(logs["losses"])[0, :count]
 
             if step_size.is_open:
@@ -257,7 +257,7 @@ def learning(
             of_weights = {"adapt": which.items} if which.items else {}
             yield learn, {"rule": rule, **settings, **of_weights}
         if keep and not all(np.isfinite(ops.convert_to_numpy(w)).all() for w in weights):
-            raise _not_finite("weights", rule, settings)
+            raise not_finite("weights", rule, settings)
         _learners[model] = step, learner
         if skipped := int(learner.optimizer.skipped):
             message = f"{skipped} of the updates had gradients that are not finite, and changed"
@@ -265,7 +265,7 @@ def learning(
             warnings.warn(f"{message} nothing. {way_out}", stacklevel=3)
 
 
-def _not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentError:
+def not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentError:
     received = f"Received: rule={rule!r}, learning_rate={settings['learning_rate']:g},"
     message = f"must keep the {what} finite. {received} which does not."
     return ArgumentError("learning_rate", message, " Take a smaller one, or set clipnorm.")

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import math
-import threading
 from typing import Any
 
 import keras
@@ -18,8 +17,6 @@ from dualnet.layers import AdaptationMatrix, DualConnection, without_gradients
 
 # Layers that accept weights with an axis for the rows of a batch in front.
 BY_ROW = (AdaptationMatrix, RecurrentMatrix, DualConnection, OutputBias, OutputMatrix)
-# On JAX, a step of Keras takes the arrays of all weights away, and gives them back at its end.
-_alone = threading.Lock()
 BETA_2 = 0.999  # of Nadam, as in Keras
 # Of all rules, with the values for a rule that has no such setting.
 SETTINGS = {"learning_rate": 0.0, "decay": 0.0, "epsilon": 1e-7, "beta_1": 0.0, "clipnorm": 0.0}
@@ -98,10 +95,6 @@ class Lesson(Reader):
         memory, *moments = [ops.where(applied[:, None], *pair) for pair in zip(new, old)]
         return {"losses": losses, "states": states, "memory": memory, "moments": moments,
                 "applied": applied}  # fmt: skip
-
-    def predict_on_batch(self, x: dict[str, Any]) -> dict[str, Any]:
-        with _alone if keras.config.backend() == "jax" else contextlib.nullcontext():
-            return super().predict_on_batch(x)
 
     def predict_step(self, *args: Any) -> Any:
         # Not a reader's, which is without gradients: `learn` says what needs none.

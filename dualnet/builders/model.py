@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag
+from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, check_fraction
 from dualnet.allocator import keep_freed_memory
 from dualnet.builders.batches import as_state, as_tokens, check_call, look_ahead
 from dualnet.builders.bucketing import BucketedBatches
@@ -66,8 +66,14 @@ def tokeniser_attribute(name):
     return checked_attribute(name, check)
 
 
-def _check_reduction(_, reduction):
-    check_choice("loss_reduction", reduction, LOSS_REDUCTIONS)
+def step_attribute(name, check, *settings, **bounds):
+    """Return the property `name` of models, with which a step is traced."""
+
+    def check_anew(model, value):
+        check(name, value, *settings, **bounds)
+        model.train_function = model.test_function = None
+
+    return checked_attribute(name, check_anew)
 
 
 def _check_losses(_, losses):
@@ -379,7 +385,9 @@ class LanguageModel(ClearsAllGradients):
     # --- words and the loss
 
     vocabulary = tokeniser_attribute("vocabulary")
-    loss_reduction = checked_attribute("loss_reduction", _check_reduction)
+    loss_reduction = step_attribute("loss_reduction", check_choice, LOSS_REDUCTIONS)
+    label_smoothing = step_attribute("label_smoothing", check_fraction)
+    dropout_samples = step_attribute("dropout_samples", check_count, least=1)
     # Not in `compile`: Keras would not compile a loaded model if that were overridden.
     loss = checked_attribute("loss", _check_losses)
 
@@ -404,7 +412,7 @@ class LanguageModel(ClearsAllGradients):
         if self.loss is not None:  # one given to `compile`
             return super().compute_loss(x, y, logits, sample_weight, training)
         penalties = [ops.cast(loss, nll.dtype) for loss in self.losses]
-        tokens = ops.sum(weight)
+        tokens = ops.maximum(ops.sum(weight), 1e-30)  # a batch may be padding alone
         if two_readings:
             nll = (nll + token_losses(y_pred["second_logits"], y)) / 2
             gaps = ops.mean(ops.square(logits - y_pred["second_logits"]), axis=-1)
@@ -530,6 +538,8 @@ class LanguageModel(ClearsAllGradients):
     def _step_data(self, data, training=False):
         """Return the data of a step, its inputs in the form that `call` takes for a step."""
         tokens, targets, weight = keras.utils.unpack_x_y_sample_weight(divided(data))
+        if targets is None:
+            raise ArgumentError("y", "must be the targets, unless the batches of `x` have them.")
         inputs = {"tokens": tokens}
         # A step that needs no logits of other words hands the targets over with the tokens.
         if self._is_own_loss(training):
@@ -623,6 +633,10 @@ class LanguageModel(ClearsAllGradients):
                 self.test_function = None
 
     # --- saving
+
+    def save_own_variables(self, store):
+        with reading(self.core.weights):  # refuses a model that learns in another thread
+            super().save_own_variables(store)
 
     def without_optimizer(self, graph=None):
         """Return a model of the same layers, or of another `graph`, without an optimizer.

@@ -6,11 +6,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
+
 from dualnet._checks import ArgumentError
 
 _changes = threading.Condition()
 _learners: dict[int, int] = {}  # by weight, as `id`, which thread changes it
 _readers: collections.Counter[int] = collections.Counter()  # by first weight
+# On JAX, a step of Keras takes the arrays of all weights away, and gives them back at its end.
+_alone = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -56,7 +60,8 @@ def reading(weights: Sequence[Any]) -> Iterator[None]:
             raise ArgumentError("model", f"{required} {received}")
         _readers[first] += 1
     try:
-        yield
+        with _alone if keras.config.backend() == "jax" else contextlib.nullcontext():
+            yield
     finally:
         with _changes:
             _readers[first] -= 1
