@@ -207,6 +207,18 @@ def rectified_adam(gradients, weight, *, rate, epsilon, beta_1=0.9, beta_2=0.999
     return walk
 
 
+@pytest.mark.parametrize("beta_2", [0.5, 0.6, 0.7])
+def test_rectified_adam_has_all_betas(beta_2):
+    start, *gradients = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
+    weight, walk = keras.Variable(start), []
+    optimizer = RectifiedAdam(0.1, beta_2=beta_2)
+    for gradient in gradients:
+        optimizer.apply([ops.convert_to_tensor(gradient)], [weight])
+        walk.append(arrays([weight])[0])
+    double = [gradient.astype("float64") for gradient in gradients]
+    assert_close(walk, rectified_adam(double, start, rate=0.1, epsilon=1e-7, beta_2=beta_2))
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_twenty_steps_of_rectified_adam_are_those_of_the_paper_and_of_torch(decay):
     start, *gradients = np.random.default_rng(0).normal(size=(21, 8, 5)).astype("float32")

@@ -319,6 +319,33 @@ def test_weights_that_are_no_longer_finite_are_not_saved_and_a_smaller_rate_goes
     assert mended.results["epochs"] == 2
 
 
+@once
+def test_ruined_weights_that_are_still_numbers_are_not_what_a_run_resumes_from(corpus, tmp_path):
+    mended = {"resume": True, "learning_rate": 0.01, "clipnorm": 1.0}
+    for name, at_first, rate in (("anew", 0, 1e30), ("after an epoch", 1, 1e10)):
+        folder = tmp_path / name
+        settings = {**SETTINGS, "optimizer": "sgd", "clipnorm": 0.0}
+        if at_first:
+            train(corpus, folder, settings, epochs=at_first, learning_rate=0.1)
+            settings = {"resume": True}
+        with pytest.raises(ValueError, match="no longer a number"):
+            ruinous = {**settings, "epochs": at_first + 1, "learning_rate": rate}
+            train(corpus, folder, checkpoint_steps=1, **ruinous)
+        found = checkpoints.peek(folder)
+        assert found is None if not at_first else (len(found.history), found.step) == (1, 0)
+        assert train(corpus, folder, **mended).results["epochs"] == at_first + 1
+
+
+@once
+def test_within_an_epoch_the_checkpoint_of_the_last_one_is_kept_too(corpus, tmp_path):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
+        interrupt = functools.partial(os.kill, os.getpid(), 15)
+        on_call(patch, recorder.Recorder, "on_train_batch_end", STEPS + 4, interrupt)
+        train(corpus, tmp_path / "RUN", SETTINGS, epochs=2, checkpoint_steps=1)
+    names = sorted(path.name for path in (tmp_path / "RUN" / "checkpoints").iterdir())
+    assert names == [f"epoch-00001-step-0000000{step}" for step in (0, 5)]
+
+
 def test_a_run_that_diverges_goes_back_to_its_best_epoch_with_a_lower_rate(
     corpus, tmp_path, monkeypatch
 ):

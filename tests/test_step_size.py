@@ -98,6 +98,14 @@ def test_the_model_of_a_run_finds_its_rate_once_and_the_run_keeps_it(run, corpus
     dualnet.surprisal(model, "the cat", adapt=True)
     kept = json.loads((run.folder / "learning.json").read_text())
     assert [(each["rule"], each["by_text"]) for each in kept] == [("nadam", False), ("nadam", True)]
+    # What was found with another setting is not taken for it.
+    clipped = dualnet.dynamic_evaluation(model, corpus.test, learning_rate="auto", clipnorm=1e-4)
+    assert "Finding" in capsys.readouterr().err and "clipnorm" in clipped.settings
+    (run.folder / "learning.json").write_text(
+        json.dumps(json.loads((run.folder / "learning.json").read_text())[::-1])
+    )
+    again = dualnet.dynamic_evaluation(dualnet.load(run.folder), corpus.test)
+    assert again.settings == first.settings
     # An older record of all weights has no key `adapt`. Of other weights, it is found again.
     del kept[0]["adapt"]
     for weights, is_found_again in ((kept[0]["weights"], False), ("others", True)):

@@ -192,6 +192,7 @@ def test_a_run_killed_and_resumed_calls_each_step_and_keeps_plain_state(corpus, 
         def on_train_batch_end(self, batch, logs=None):
             self.seen += 1
             self.by_epoch.setdefault("steps", []).append([batch, logs["loss"]])
+            self.with_nan = [batch, math.nan]
             self.lowest = np.float32(min(self.lowest, logs["loss"]))
 
         def on_test_batch_end(self, batch, logs=None):
@@ -233,6 +234,7 @@ def test_a_run_killed_and_resumed_calls_each_step_and_keeps_plain_state(corpus, 
         assert losses[0] == losses[1]
         for name in ("seen", "by_epoch", "lowest"):
             assert getattr(counting, name) == getattr(whole[0], name)
+        assert repr(counting.with_nan) == repr(whole[0].with_nan)
         assert (stopping.wait, stopping.best) == (whole[1].wait, whole[1].best)
         steps = [call[1] for call in calls if call[0] == "on_train_batch_end"]
         assert {*steps} == {*range(STEPS)} and len(steps) == 2 * STEPS + repeated

@@ -3,6 +3,7 @@
 import functools
 import shutil
 import signal
+import types
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ import dualnet
 from dualnet import corpora, runs
 from dualnet._checks import whole_number
 from dualnet.runs import writing
+from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import checkpoints, kept, recorder
 from dualnet.training.interrupts import Stopped
 from tests.checks import UNTRACED, assert_same, needed, once
@@ -163,6 +165,18 @@ def test_a_schedule_may_change_on_resuming_and_stays_otherwise(corpus, tmp_path)
 
 
 # --- the schedule
+
+
+@once
+@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), Vocabulary((*"abc", "<eos>", "<unk>"))])
+@given(text=st.text("ab ä\n", max_size=60))
+def test_words_are_counted_exactly_whatever_is_read_at_once(tokenizer, text):
+    ids = tokenizer.encode(text)
+    corpus = types.SimpleNamespace(train=ids, vocabulary=tokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept, "CHUNK", 7)
+        assert kept.num_words(corpus, "1M", steps=1) == len(tokenizer.decode(ids).split())
+
 
 SCHEDULES = st.lists(
     st.tuples(st.integers(1, 30), st.none() | st.integers(30, 90)), min_size=1, max_size=3

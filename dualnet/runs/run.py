@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
 
 LEARNING = "learning.json"  # in it: the learning rates that were found for dynamic evaluation
+FOUND = ("learning_rate", "perplexity", "static_perplexity", "weights")  # what a record adds
 REQUIRED = ("name", "builder", "seed", "corpus", "config", "recipe")  # what it needs of its card
 
 
@@ -294,7 +295,8 @@ class Run:
         """Return the record that `keep_rate` kept under `key` for the present weights, or None."""
         # An older record of all weights has no key `adapt`.
         records = ({"adapt": None, **record} for record in self._found_rates())
-        return next((record for record in records if key.items() <= record.items()), None)
+        same = (record for record in records if key.items() <= record.items())
+        return next((record for record in same if record.keys() <= {*key, *FOUND}), None)
 
     def keep_rate(self, record: Mapping[str, Any]) -> None:
         """Keep a learning rate in the folder, if that may be written to."""

@@ -97,7 +97,8 @@ def _plain(callback: keras.callbacks.Callback) -> dict[str, str]:
         if key != "params":  # of the training, not of the callback
             try:
                 text = json.dumps(value, default=np.generic.item)
-                if value != value or json.loads(text) == value:
+                read = json.loads(text)
+                if value != value or read == value or repr(read) == repr(value):  # nan in a list
                     texts[key] = text
             except (TypeError, ValueError, RecursionError):
                 continue

@@ -41,10 +41,12 @@ class Progress:
 
 def save(
     folder: Path, model: LanguageModel, progress: Progress, *, best: int | None = None
-) -> None:
-    """Write a checkpoint into the RUN folder `folder`, whole or not at all; keep the last two.
+) -> Path:
+    """Write a checkpoint into the RUN folder `folder`, whole or not at all; return its path.
 
-    With `best`, an epoch, keep the one after it, too.
+    Keep two: the last, and the one before it; within an epoch, from the second on, in its place the
+    one after the last epoch, which validation has proven. With `best`, an epoch, keep the one after
+    it, too.
 
     It holds every variable of the model and its optimizer (weights, slots, averages, states
     of random generators, stream states), and the best weights so far.
@@ -64,10 +66,12 @@ def save(
             _files.seal(unfinished, PROGRESS, dataclasses.asdict(progress))
         with contextlib.suppress(OSError):  # not every system can flush a folder
             _files.flush(parent)
-        newest = _newest_first(folder)
-        of_best = [] if best is None else _newest_first(folder, best)[:1]
-        for old in {*newest[KEPT:]} - {*of_best}:
+        newest, end = newest_first(folder), newest_first(folder, len(progress.history))[:1]
+        of_best = [] if best is None else newest_first(folder, best)[:1]
+        last = newest[:KEPT] if end in ([], newest[:1]) else newest[:1]
+        for old in {*newest} - {*last, *end, *of_best}:
             shutil.rmtree(old)
+        return parent / name
     except OSError as error:
         reason = f"into {str(parent)!r} ({error.strerror or error})"
         way_out = "Earlier checkpoints are intact: free some space, then resume with --resume."
@@ -97,7 +101,7 @@ def restore(
     """
     _files.remove_unfinished(folder / FOLDER)
     damaged: list[Path] = []
-    for path in _newest_first(folder, after):
+    for path in newest_first(folder, after):
         try:
             progress = _read(path)
             if progress.step > steps or (run and progress.run not in ("", run)):
@@ -125,18 +129,18 @@ def restore(
 
 def exist(folder: Path) -> bool:
     """Return True if the RUN folder holds a checkpoint, intact or damaged."""
-    return bool(_newest_first(folder))
+    return bool(newest_first(folder))
 
 
 def peek(folder: Path) -> Progress | None:
     """Return the progress of the newest intact checkpoint, without loading its variables."""
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         with contextlib.suppress(DamagedError):
             return _read(path)
     return None
 
 
-def _newest_first(folder: Path, epoch: int | None = None) -> list[Path]:
+def newest_first(folder: Path, epoch: int | None = None) -> list[Path]:
     """Return the checkpoints in `folder`, or those after this `epoch`."""
     name = "epoch-*-step-*" if epoch is None else _name(epoch, 0)
     return sorted((folder / FOLDER).glob(f"*{name}"), reverse=True)

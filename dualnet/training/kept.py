@@ -72,8 +72,11 @@ def num_words(corpus: Corpus | PairCorpus, keep_every: str, *, steps: int) -> in
     if isinstance(corpus, PairCorpus):
         words = sum(len(line.split()) for line in corpus.train.target_lines)
     else:
-        chunks = (corpus.train[i : i + CHUNK] for i in range(0, len(corpus.train), CHUNK))
-        words = sum(len(corpus.vocabulary.decode(chunk).split()) for chunk in chunks)
+        train, decode = corpus.train, corpus.vocabulary.decode
+        starts = range(0, len(train), CHUNK)
+        # The token behind a chunk, which may end its last word, is read twice.
+        words = sum(len(decode(train[i : i + CHUNK + 1]).split()) for i in starts)
+        words -= sum(len(decode(train[i : i + 1]).split()) for i in starts[1:])
     if min(first for first, _ in ranges(keep_every)) * steps < words:
         message = f"must not ask for less than the words of a step, here {-(-words // steps):,}."
         raise ArgumentError("keep_every", message, keep_every=keep_every)

@@ -100,9 +100,10 @@ def train(
 
     Each epoch updates `metrics.csv`, `curves.png`, TensorBoard scalars and the weights of
     the best epoch by validation perplexity. After each epoch, and every `checkpoint_steps`
-    steps within one, a checkpoint is written; the last two are kept. At the end the best
-    weights are evaluated with batch size 1, and `results.json` is written. Ctrl-C finishes
-    and saves the current step first.
+    steps within one, a checkpoint is written. The last is kept, and the one after the last
+    epoch; within the first, and at the end of one, the last two. At the end the best weights
+    are evaluated with batch size 1, and `results.json` is written. Ctrl-C finishes and saves
+    the current step first.
 
     A run that is killed and resumed ends like an uninterrupted one: bit for bit on a CPU in
     float32. On TensorFlow that takes the environment variable TF_NUM_INTEROP_THREADS=1,

@@ -196,9 +196,7 @@ class RectifiedAdam(Averaging, keras.optimizers.Adam):
         series = ops.square(y) / 12 - ops.power(y, 4) / 720 + ops.power(y, 6) / 30240
         series = most - 2 / decay + t - 2 / decay * series
         length = ops.where(y < 1, series, most - 2 * t / ops.expm1(y))
-        safe = ops.maximum(length, 5.0)
-        square_root = ops.sqrt(
-            (safe - 4) * (safe - 2) * (most / ((most - 4) * (most - 2))) / safe * -ops.expm1(-y)
-        )
+        safe, unit = ops.maximum(length, 5.0), (most - 4) * (most - 2) or 1.0
+        square_root = ops.sqrt((safe - 4) * (safe - 2) * (most / unit) / safe * -ops.expm1(-y))
         scale = ops.where(length > 5, square_root / (ops.sqrt(square) + self.epsilon), 1.0)
         variable.assign_sub(rate * mean / (1 - ops.power(self.beta_1, t)) * scale)

@@ -2,9 +2,10 @@
 
 import contextlib
 import math
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import keras
@@ -66,6 +67,8 @@ class Recorder(keras.callbacks.Callback):
         self.draws = self.show and sys.stderr.isatty()
         self.refreshed = self.drawn = self.logged = -math.inf  # times
         self.is_timed = False
+        # Checkpoints with whose weights no finite perplexity was seen yet.
+        self.unproven = checkpoints.newest_first(start.folder)[: self.state.step > 0]
         self.swapped = contextlib.ExitStack()  # open while averages replace the weights
         self.num_events = 0  # epochs that this process has written for TensorBoard
         self.bar = progress_bar(show=self.draws, auto_refresh=False)
@@ -129,7 +132,7 @@ class Recorder(keras.callbacks.Callback):
                 initial_epoch=plan.epoch - 1, epochs=plan.epoch, callbacks=[self], verbose=0,
             )  # fmt: skip
         self.logs = {metric.name: float(metric.result()) for metric in model.metrics}
-        self._check_loss(self.logs["loss"])
+        self._check_loss(self.logs)
         self._update_state()
 
     def validate(self, plan: Plan) -> None:
@@ -203,7 +206,7 @@ class Recorder(keras.callbacks.Callback):
             self.swapped.enter_context(_weights_in(model, weights))
             batches = self.start.valid_batches
             logs = model.evaluate(batches, verbose=0, return_dict=True, callbacks=[self])
-            self._check_loss(logs["loss"])
+            self._check_loss(logs)
             results = {f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")}
             if self.start.recipe.watch == "bleu":
                 assert isinstance(self.start.corpus, PairCorpus)  # the recipe has checked it
@@ -262,20 +265,20 @@ class Recorder(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self.state.step = self.first_step + batch + 1
         self.state.seconds = time.perf_counter() - self.started
-        self._keep(logs["loss"])
+        self._keep(logs)
         self.callbacks.tell("on_train_batch_end", self.state.step - 1, logs=logs)
         self.state.stopped = bool(self.start.model.stop_training)
         now = time.perf_counter()
         if now - self.refreshed > REFRESH_SECONDS:
             self.refreshed = now
-            self._check_loss(logs["loss"])
+            self._check_loss(logs)
             speed = self._tokens_read() / self.state.seconds
             figures = f"{self._tokens()}  {speed:,.0f} tokens/s  "
             self._report(f"{figures}perplexity {float(logs['perplexity']):.1f}")
             self._tell_time()
         due = not self.state.step % self.checkpoint_steps and self.state.step < self.steps
         if due or self.interrupts.asked:
-            self._check_loss(logs["loss"])
+            self._check_loss(logs)
             _ = self.model  # synchronizes
             self._update_state()
             self._save()
@@ -350,19 +353,20 @@ class Recorder(keras.callbacks.Callback):
     def _save(self) -> None:
         self._check_weights()
         best = _best_epoch(self.state.history) if self.may_restart else None
-        checkpoints.save(self.start.folder, self.start.model, self.state, best=best)
+        path = checkpoints.save(self.start.folder, self.start.model, self.state, best=best)
+        self.unproven += [path] * (self.state.step > 0)
         self.started = time.perf_counter() - self.state.seconds  # leaves out the saving
 
     def _words_read(self, steps: int) -> int:
         return steps * self.start.words // self.steps
 
-    def _keep(self, loss: Any) -> None:
+    def _keep(self, logs: Mapping[str, Any]) -> None:
         """Keep the model if this step has read the words after which it is due."""
         start, steps = self.start, self._steps_so_far()
         before, read = self._words_read(steps - 1), self._words_read(steps)
         if not (due := kept.due(start.recipe.keep_every, before, read)):
             return
-        self._check_loss(loss)
+        self._check_loss(logs)
         self._check_weights()
         optimizer = optimizer_of(start.model)
         is_averaged = self.plan.averaged and not self.is_two_tailed
@@ -386,9 +390,13 @@ class Recorder(keras.callbacks.Callback):
         way_out = "To continue, repeat the command with --resume."
         raise Stopped(f"Stopped and saved after {place}. {way_out}")
 
-    def _check_loss(self, loss: Any) -> None:
-        if not math.isfinite(float(loss)):
+    def _check_loss(self, logs: Mapping[str, Any]) -> None:
+        if not math.isfinite(float(logs["loss"])):
+            for path in self.unproven:
+                shutil.rmtree(path, ignore_errors=True)
             self._refuse_to_go_on("The loss is no longer a number")
+        if math.isfinite(float(logs["perplexity"])):
+            self.unproven.clear()
 
     def _refuse_to_go_on(self, what: str) -> NoReturn:
         recipe, folder = self.start.recipe, self.start.folder
