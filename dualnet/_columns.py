@@ -50,7 +50,8 @@ def texts_of(name: str, value: Any, column: str | None = None, *, called: str = 
         raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
     if isinstance(value, str):
         return Texts([value], None, is_one=True)
-    texts = [*value] if isinstance(value, Iterable) and not isinstance(value, bytes) else [value]
+    is_one = isinstance(value, bytes) or getattr(value, "shape", None) == ()
+    texts = [*value] if isinstance(value, Iterable) and not is_one else [value]
     for row, text in enumerate(texts, 1):
         if not isinstance(text, str):
             message = "must be a string or a sequence of strings. Received: "
@@ -72,6 +73,9 @@ def column_of(table: Any, names: list[Any], column: str, *, name: str = "column"
     if not isinstance(column, str) or column not in names:
         hint = did_you_mean(column, map(str, names))
         raise ArgumentError(name, f"must be one of {names}.", hint, **{name: column})
+    if (inner := columns_of(table[column])) is not None:
+        required = f"must name one column of texts. Received: {column!r}, a table of {inner}."
+        raise ArgumentError(name, required)
     return table[column]
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._columns import texts_of, to_arrow
 from dualnet.adaptation.surprisals import surprisals
@@ -87,5 +89,10 @@ class Scorer:
         left_out = {*kinds, self.column if self.format == "surprisal" else ""}
         table = to_arrow(rows, kinds)
         for name in reversed([name for name in columns if name not in left_out]):
-            table = table.add_column(0, name, [[columns[name][place] for place in places]])
+            values = batch[name]
+            if isinstance(values, np.ndarray):  # Arrow takes one dimension, and no lists of dates
+                values = values[places] if values.ndim == 1 else values[places].tolist()
+            else:
+                values = [columns[name][place] for place in places]
+            table = table.add_column(0, name, [values])
         return table

@@ -58,6 +58,10 @@ def test_of_a_table_the_named_column_is_read_and_none_is_guessed(model, name, ta
         ASK[name](model, columns, column="sentences")
     with pytest.raises(dualnet.ArgumentError, match="as text 1"):
         ASK[name](model, columns, column="item")
+    with pytest.raises(dualnet.ArgumentError, match="must name one column.*a table of"):
+        ASK[name](model, table({"sentence": table({"r1": "a", "r2": "b"})}), column="sentence")
+    with pytest.raises(dualnet.ArgumentError, match="of type ndarray as text 1"):
+        ASK[name](model, np.array("abc"))
     with pytest.raises(dualnet.ArgumentError, match="`column` is for a table"):
         ASK[name](model, TEXTS, column="sentence")
 
@@ -114,6 +118,7 @@ def test_pairs_may_be_tuples_objects_or_tables():
         ({"good": ["a"], "bad": ["b"]}, None, "`pairs` must have the columns sentence_good"),
         ({"good": ["a"], "bad": ["b"]}, "good", "`column` must be the names of two columns"),
         ({"good": ["a"], "bad": ["b"]}, ("good", "x"), "`column` must be one of"),
+        ({name: {"row": "a"} for name in ("sentence_good", "sentence_bad")}, None, "one column of"),
         ([("a", "b")], ("good", "bad"), "`column` is for a table"),
         ([("a", "b", "c")], None, "Each pair must be a JSON object or a tuple of two"),
     ],

@@ -159,6 +159,10 @@ def test_tables_archives_and_names_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "mac" / "train.de").write_text("ein Hund\rnichts\r")
     with pytest.raises(ValueError, match=r"train\.de', whose lines end in CR alone"):
         load(tmp_path / "mac")
+    (tmp_path / "mac" / "train.de").unlink()
+    (tmp_path / "mac" / "train.de.gz").write_bytes(gzip.compress(b"ein Hund\rnichts\r"))
+    with pytest.raises(ValueError, match=r"train\.de\.gz', whose lines end in CR alone"):
+        load(tmp_path / "mac")
 
 
 def test_headlines_are_found_by_their_names_or_given_as_files(tmp_path):

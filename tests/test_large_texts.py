@@ -229,6 +229,14 @@ def test_bad_input_is_told_with_file_and_line(cli, places, tmp_path, name, damag
         cli(f"{command} --resume")
 
 
+@pytest.mark.usefixtures("loaded_once")
+def test_lines_that_end_in_cr_alone_are_not_taken_for_one_text(cli, places, tmp_path):
+    for name, text in (("score", "a cat\ra dog\r"), ("minimal-pairs", json.dumps(PAIRS[0]) + "\r")):
+        (tmp_path / "mac").write_text(text, newline="")
+        said = cli.refused(f"{name} {places['model']} {tmp_path}/mac")
+        assert f"'{tmp_path}/mac', whose lines end in CR alone" in said
+
+
 def test_a_word_that_no_model_knows_is_told_with_its_line(cli, tmp_path):
     small(Vocabulary(("the", "cat", "<eos>"))).save(tmp_path / "words.keras")
     (tmp_path / "text").write_text("the cat\n" * 30 + "the dog\n")
@@ -252,6 +260,16 @@ def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
     (tmp_path / "more.txt").write_text("more")
     said = cli.refused(f"score {places['model']} {tmp_path}/more.txt --output {out} --resume")
     assert "bytes = " in said
+    packed = tmp_path / "packed"
+    for lines in (LINES, LINES[:20]):
+        packed.write_bytes(gzip.compress("".join(lines).encode()))
+        command = f"score {places['model']} {packed} --output {tmp_path}/packed.tsv --resume"
+        if lines is LINES:
+            cli(command)
+    assert "bytes = " in cli.refused(command)
+    out.write_bytes(out.read_bytes()[:50])
+    assert "must find the" in cli.refused(f"{score} --output {out} --resume")
+    assert len(out.read_bytes()) == 50
     other = tmp_path / "other.jsonl"
     other.write_text("mine")
     assert "must be new" in cli.refused(f"{score} --output {other} --resume")

@@ -1,6 +1,7 @@
 """N-best lists: their formats, what models say of them, weights that a metric chose."""
 
 import dataclasses
+import json
 import sys
 import tracemalloc
 
@@ -144,6 +145,16 @@ def test_spellings_of_other_programs_are_read(tmp_path):
     assert [(each.text, each.features) for each in nbest.hypotheses] == [
         ("the cat", {"lm_cost": 3.5}), ("", {"lm_cost": 4.0}),
     ]  # fmt: skip
+
+
+def test_lists_whose_lines_end_in_cr_alone_and_numbers_without_end_are_refused(tmp_path):
+    path = tmp_path / "list"
+    path.write_bytes(b"0 ||| a ||| -1\r0 ||| b ||| -2\r")
+    with pytest.raises(ValueError, match="line 1: its lines end in CR alone"):
+        list(read_nbest(path))
+    path.write_text(json.dumps({"id": 1, "text": "a", "score": 10**400}) + "\n")
+    with pytest.raises(ValueError, match="line 1"):
+        list(read_nbest(path, format="jsonl"))
 
 
 @pytest.mark.parametrize("before", [["0-0 1-1"], ["WordScores= -0.5"], ["0-0", "WordScores= -1 2"]])

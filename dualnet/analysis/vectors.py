@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dualnet._checks import check_choice, check_flag, checked
+from dualnet._checks import ArgumentError, check_choice, check_flag, checked
 from dualnet.analysis.model_outputs import read_outputs
 from dualnet.builders import Graph, LanguageModel, check_language_model
 from dualnet.evaluation.arguments import vocabulary_with_eos
@@ -46,7 +46,7 @@ class HiddenStates:
         """
         check_choice("how", how, ("last", "mean"))
         ends = np.append(self.starts[1:], len(self.ids))
-        if how == "last" or not self.words:
+        if how == "last":
             return {name: vectors[ends - 1] for name, vectors in self.layers.items()}
         counts = (ends - self.starts)[:, None].astype("float32")
         layers = self.layers.items()
@@ -89,9 +89,11 @@ def hidden_states(
     check_flag("split_punctuation", split_punctuation)
     vocabulary, eos_id = vocabulary_with_eos(model, way_out="Train it on a corpus with one.")
     words = words_of(vocabulary, check_text("text", text), split_punctuation=split_punctuation)
+    if not words.words:
+        raise ArgumentError("text", "must hold at least one word.", text=text)
     stream = np.append(np.int32(eos_id), words.ids)
     vectors = np.concatenate([*read_outputs(model, _vectors, stream, sequence_length)])
-    vectors = vectors[1 - len(stream) :].astype("float32")
+    vectors = vectors[1:].astype("float32")
     outputs = model.graph.layer_outputs
     ends = np.cumsum([output.shape[-1] for output in outputs.values()])
     layers = dict(zip(outputs, np.split(vectors, ends[:-1], axis=1)))

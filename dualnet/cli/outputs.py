@@ -29,6 +29,9 @@ class Lines:
 
     def open(self, size: int) -> None:
         """Keep what is there up to `size`, in bytes."""
+        if (found := self.path.stat().st_size if self.path.is_file() else 0) < size:
+            received = f"Received: {str(self.path)!r}, with {found:,}. Begin anew, elsewhere."
+            raise ArgumentError("--resume", f"must find the {size:,} bytes written. {received}")
         self.file = open(self.path, "r+b" if size else "wb")  # noqa: SIM115
         self.file.truncate(size)
         self.file.seek(size)
@@ -138,7 +141,9 @@ class Output:
         if self.progress.exists():
             saved = read_json(self.progress)
             for name, value in settings.items():
-                if (before := saved["settings"].get(name)) != value:
+                before = saved["settings"].get(name)
+                # 0.2.0.dev0 did not record the bytes of a packed file.
+                if before != value and (name, before) != ("bytes", None):
                     other = f"{path} was begun with {name} = {before!r}. Received: {value!r}."
                     message = f"must go on with the same work. {other} Choose another --output."
                     raise ArgumentError("--resume", message)

@@ -199,7 +199,8 @@ def _scored(
     """Yield each block of records and its rows; `item` makes what the scorer reads of a record."""
     shows = options.output is not None or not sys.stdout.isatty()
     began, before = time.perf_counter(), scorer.tokens
-    with console.progress_bar(records.size(unpack=False) if shows else None, show=shows) as show:
+    total = records.size(unpack=False) if shows and not records.packed else None
+    with console.progress_bar(total, show=shows) as show:
         for block in records.blocks(options.part(), after=after):
             first = block.records[0]
             try:

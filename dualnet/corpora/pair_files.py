@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet.corpora.sources import SPLITS, files_named
-from dualnet.text.plain_text import check_line_ends, text_of
+from dualnet.text.plain_text import check_line_end, text_of
 
 STEMS = {
     "train": ("train",),
@@ -140,8 +140,7 @@ def read_lines(path: Path) -> list[str]:
     text = text_of(data, str(path))
     if not text:
         raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")
-    if "\n" not in text and path.suffix.lower() != GZIP:
-        check_line_ends(path)
+    check_line_end(data, str(path))
     lines = text.split("\n")  # nothing else ends a line
     if not lines[-1]:
         lines.pop()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_path
-from dualnet.text.plain_text import text_of
+from dualnet.text.plain_text import check_line_end, text_of
 
 BLOCK_BYTES = 1 << 17  # of text: some 30,000 tokens of BPE
 GZIP = b"\x1f\x8b"  # how such a file begins
@@ -67,14 +67,19 @@ class Records:
 
     They are divided into blocks by where they begin, so that a shard, and a run that is resumed,
     has the blocks of the whole: the rounding of a score depends on what is read beside it.
+
+    Attributes:
+        packed: Whether a file of them is.
     """
+
+    packed = False
 
     def read(self) -> Iterator[Record]:
         """Yield all records."""
         raise NotImplementedError
 
     def size(self, *, unpack: bool = True) -> int | None:
-        """Return the number of bytes, None with a pipe; unless `unpack`, with a packed file."""
+        """Return the number of bytes, None with a pipe; packed ones unless `unpack`."""
         raise NotImplementedError
 
     def blocks(self, shard: tuple[int, int] = WHOLE, *, after: int = 0) -> Iterator[Block]:
@@ -142,6 +147,7 @@ class Files(Records):
         for path in self.paths:
             if isinstance(path, Path) and not path.is_fifo():  # which can be opened once only
                 with self._opened(path) as file:
+                    self.packed |= isinstance(file, gzip.GzipFile)
                     if self.empty and not file.peek(1):
                         raise ValueError(self.empty.format(repr(str(path))))
 
@@ -151,13 +157,11 @@ class Files(Records):
             if not isinstance(path, Path) or not path.is_file():
                 return None
             with self._opened(path) as file:
-                if not isinstance(file, gzip.GzipFile):
-                    total += path.stat().st_size
-                elif unpack:
+                if unpack and isinstance(file, gzip.GzipFile):
                     while data := file.read(BLOCK_BYTES):
                         total += len(data)
                 else:
-                    return None
+                    total += path.stat().st_size
         return total
 
     def read(self) -> Iterator[Record]:
@@ -168,6 +172,8 @@ class Files(Records):
             with self._opened(path) as file:
                 try:
                     for line, data in enumerate(file, 1):
+                        if line == 1:
+                            check_line_end(data, source)
                         if self.blank or data.strip():
                             number += 1
                             yield Record(number, start + offset, data, source, line, offset)

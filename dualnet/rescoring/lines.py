@@ -16,6 +16,8 @@ def numbered_lines(path: StrPath, malformed: Callable[..., ArgumentError]) -> It
     """Read the numbered lines of a file; `malformed` makes an error of file, line and reason."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
+            if number == 1 and b"\r" in line and b"\n" not in line:
+                raise malformed(path, number, "its lines end in CR alone; they must end in LF")
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:
@@ -29,6 +31,6 @@ def words_of(text: str) -> list[str]:
 
 def finite_number(value: Any) -> float:
     """Return a number, or the one that a text spells; raise `ValueError` unless it is finite."""
-    if not _NUMBER.fullmatch(str(value)) or not math.isfinite(number := float(value)):
+    if not _NUMBER.fullmatch(text := str(value)) or not math.isfinite(number := float(text)):
         raise ValueError(f"{value!r} must be a finite number")
     return number

@@ -93,10 +93,15 @@ def check_line_ends(path: StrPath) -> None:
             if b"\n" in data:
                 return
             has_return = has_return or b"\r" in data
-    if has_return:
+    check_line_end(b"\r" * has_return, os.fspath(path))
+
+
+def check_line_end(line: bytes, source: str) -> None:
+    """Raise `ValueError` if `line`, the first of `source`, has CR within it and ends without LF."""
+    if b"\r" in line and b"\n" not in line:
         required = "The lines of a text file must end in LF or CRLF."
         way_out = "whose lines end in CR alone. Convert it, e.g. with tr '\\r' '\\n'."
-        raise ValueError(f"{required} Received: {os.fspath(path)!r}, {way_out}")
+        raise ValueError(f"{required} Received: {source!r}, {way_out}")
 
 
 def blocks(
