@@ -291,7 +291,7 @@ def test_an_update_that_is_not_finite_is_not_applied_but_counted_and_said(model,
     assert one.skipped == 3 and not one._state.memory.any()
     before = kept(one)
     with warnings.catch_warnings(), pytest.raises(UserWarning, match="were not finite"):
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UserWarning)
         one.read(ids[1])
     assert_same(kept(one), before)
     assert one.skipped == 3 and one.tokens == 11
