@@ -83,19 +83,24 @@ def written_beside(path: StrPath) -> Iterator[Path]:
     """Yield the path of an empty file beside `path` that takes its place on success.
 
     The temporary name starts with a dot and has the suffix of `path`. On an error the file is
-    removed and `path` is left untouched.
+    removed and `path` is left untouched. Into a device or a pipe, the file is copied in the end.
     """
     path = Path(check_path("path", path))
+    is_special = path.exists() and not path.is_file()
     with contextlib.ExitStack() as stack:
         try:
-            handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=path.parent)
+            folder = None if is_special else path.parent
+            handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=folder)
             os.close(handle)
             temporary = Path(name)
             stack.callback(temporary.unlink, missing_ok=True)
             yield temporary
             os.chmod(temporary, 0o644)  # mkstemp makes it private
             flush(temporary)
-            os.replace(temporary, path)
+            if is_special:
+                path.write_bytes(temporary.read_bytes())
+            else:
+                os.replace(temporary, path)
         except OSError as error:
             reason = error.strerror or str(error).splitlines()[0]
             raise type(error)(

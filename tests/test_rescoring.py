@@ -1,7 +1,9 @@
 """N-best lists: their formats, what models say of them, weights that a metric chose."""
 
+import concurrent.futures
 import dataclasses
 import json
+import os
 import sys
 import tracemalloc
 
@@ -128,6 +130,18 @@ def test_lists_of_one_format_are_written_in_another(source, format, tmp_path):
 def test_linear_trees_are_written_in_brackets(tmp_path):
     write_nbest(tmp_path / "list", [NBest("x", (Hypothesis("(NP dogs )NP"),))], format="trees")
     assert (tmp_path / "list").read_text() == "(NP (XX dogs))\n\n"
+
+
+def test_a_list_may_be_written_to_a_pipe_or_a_device_which_stay_what_they_are(tmp_path):
+    lists, pipe = [NBest(0, (Hypothesis("a b"),))], tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        write_nbest(pipe, lists)
+        assert read.result() == "0 ||| a b\n" and pipe.is_fifo()
+    write_nbest(os.devnull, lists)
+    assert not os.path.isfile(os.devnull)
+    assert [*tmp_path.iterdir()] == [pipe]
 
 
 def test_spellings_of_other_programs_are_read(tmp_path):
