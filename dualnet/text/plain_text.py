@@ -174,8 +174,8 @@ def _document_end(data: bytes, documents: str) -> int:
             return ends[-1]  # what ends a document begins the next block
     if len(data) < DOCUMENT_BYTES:
         return 0
-    # No tokeniser joins a word and the space after it, but in an added unit that holds a space. Else
-    # the units are those of the whole text.
+    # No tokeniser joins a word and the space after it, but in an added unit that holds a space.
+    # Else the units are those of the whole text.
     end = data.rfind(b" ")
     while end > 0 and data[max(0, end - 4) : end].decode(errors="ignore")[-1:].isspace():
         end = data.rfind(b" ", 0, end)
