@@ -73,10 +73,10 @@ def column_of(table: Any, names: list[Any], column: str, *, name: str = "column"
     if not isinstance(column, str) or column not in names:
         hint = did_you_mean(column, map(str, names))
         raise ArgumentError(name, f"must be one of {names}.", hint, **{name: column})
-    if (inner := columns_of(table[column])) is not None:
-        required = f"must name one column of texts. Received: {column!r}, a table of {inner}."
-        raise ArgumentError(name, required)
-    return table[column]
+    found = table[column]
+    if columns_of(found) is not None:  # two of one name, or a dict of `DataFrame.to_dict`
+        raise ArgumentError(name, "must name one column of texts, not a table.", **{name: column})
+    return found
 
 
 def labels_of(value: Any) -> Any:

@@ -58,7 +58,7 @@ def test_of_a_table_the_named_column_is_read_and_none_is_guessed(model, name, ta
         ASK[name](model, columns, column="sentences")
     with pytest.raises(dualnet.ArgumentError, match="as text 1"):
         ASK[name](model, columns, column="item")
-    with pytest.raises(dualnet.ArgumentError, match="must name one column.*a table of"):
+    with pytest.raises(dualnet.ArgumentError, match="must name one column of texts"):
         ASK[name](model, table({"sentence": table({"r1": "a", "r2": "b"})}), column="sentence")
     with pytest.raises(dualnet.ArgumentError, match="of type ndarray as text 1"):
         ASK[name](model, np.array("abc"))

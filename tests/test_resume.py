@@ -11,6 +11,7 @@ import signal
 import sys
 
 import filelock
+import keras
 import numpy as np
 import pytest
 
@@ -334,6 +335,20 @@ def test_ruined_weights_that_are_still_numbers_are_not_what_a_run_resumes_from(c
         found = checkpoints.peek(folder)
         assert found is None if not at_first else (len(found.history), found.step) == (1, 0)
         assert train(corpus, folder, **mended).results["epochs"] == at_first + 1
+
+
+@once
+def test_a_checkpoint_from_before_the_weights_were_ruined_stays(corpus, tmp_path, monkeypatch):
+    def ruin(batch, logs):
+        if batch == 1:  # the checkpoint after this step is good; the next step ruins the weights
+            callback.model.optimizer.learning_rate = 1e30
+
+    callback = keras.callbacks.LambdaCallback(on_train_batch_end=ruin)
+    monkeypatch.setattr(recorder, "REFRESH_SECONDS", 1e9)
+    settings = {**SETTINGS, "optimizer": "sgd", "clipnorm": 0.0}
+    with pytest.raises(ValueError, match="no longer a number"):
+        train(corpus, tmp_path / "RUN", settings, epochs=1, callbacks=[callback])
+    assert checkpoints.peek(tmp_path / "RUN").step == 2
 
 
 @once

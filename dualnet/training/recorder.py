@@ -269,7 +269,7 @@ class Recorder(keras.callbacks.Callback):
         self.callbacks.tell("on_train_batch_end", self.state.step - 1, logs=logs)
         self.state.stopped = bool(self.start.model.stop_training)
         now = time.perf_counter()
-        if now - self.refreshed > REFRESH_SECONDS:
+        if self.unproven or now - self.refreshed > REFRESH_SECONDS:
             self.refreshed = now
             self._check_loss(logs)
             speed = self._tokens_read() / self.state.seconds
