@@ -30,6 +30,7 @@ NOUNS = {
 NUMBERS, PATHS = {int, float, types.NoneType}, {Path, os.PathLike[str]}
 WAYS_OUT = {
     "LanguageModel": " Load one with dualnet.load, or build it.",
+    "TranslationModel": " Load one with dualnet.load, or train one on pairs.",
     "Tokenizer": " For a list of words, give dualnet.text.Vocabulary(words).",
 }
 

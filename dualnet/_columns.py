@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from dualnet._checks import ArgumentError, did_you_mean, extra
 
 T = TypeVar("T")
+Column = str | int  # the name of a column; pandas numbers those of a file without a header
 
 
 class Texts(NamedTuple):
@@ -24,7 +25,9 @@ class Texts(NamedTuple):
     is_one: bool
 
 
-def texts_of(name: str, value: Any, column: str | None = None, *, called: str = "column") -> Texts:
+def texts_of(
+    name: str, value: Any, column: Column | None = None, *, called: str = "column"
+) -> Texts:
     """Return the texts that the argument `name` holds.
 
     Args:
@@ -68,10 +71,10 @@ def columns_of(value: Any) -> list[Any] | None:
     return None if names is None or isinstance(value, type) else [*names]
 
 
-def column_of(table: Any, names: list[Any], column: str, *, name: str = "column") -> Any:
+def column_of(table: Any, names: list[Any], column: Column, *, name: str = "column") -> Any:
     """Return a column of a table, whose `names` are known; errors call the argument `name`."""
-    if not isinstance(column, str) or column not in names:
-        hint = did_you_mean(column, map(str, names))
+    if column not in names:
+        hint = did_you_mean(column, [each for each in names if isinstance(each, str)])
         raise ArgumentError(name, f"must be one of {names}.", hint, **{name: column})
     found = table[column]
     if columns_of(found) is not None:  # two of one name, or a dict of `DataFrame.to_dict`

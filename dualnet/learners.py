@@ -31,7 +31,7 @@ from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
 from dualnet.requests import AUTO, Learning, Teaching
-from dualnet.text.plain_text import check_text
+from dualnet.text.plain_text import check_line, check_text
 
 __all__ = ["Learner", "read_many"]
 
@@ -303,7 +303,7 @@ class Learner:
         if not (isinstance(pair, tuple) and len(pair) == 2):
             pairs = "a pair (source, target) of str, or a list of them, for a translator"
             raise ArgumentError("text", f"must be {pairs}. Received: {type(pair).__name__}.")
-        source, target = (check_text("text", part) for part in pair)
+        source, target = (check_line("text", part) for part in pair)
         eos = np.int32(model.vocabulary.require_eos("model", "must have a vocabulary with <eos>."))
         ids, source_ids = model.vocabulary.encode(target), model.source_vocabulary.encode(source)
         return _Segment(np.append(eos, ids), np.append(ids, eos), source_ids)

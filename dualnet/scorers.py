@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.builders import LanguageModel
+from dualnet._checks import ArgumentError
+from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.corpora.sentence_pairs import SentencePair
 from dualnet.evaluation.comparison import Totals
 from dualnet.evaluation.minimal_pair_accuracy import Accuracy, MinimalPairs, minimal_pairs
@@ -45,6 +46,11 @@ class TextScorer:
 
     def __init__(self, model: LanguageModel, request: Scoring | None = None) -> None:
         self.model, self.request = model, request or Scoring()
+        if isinstance(model, TranslationModel):
+            way_out = " In Python, dualnet.score takes the `source`."
+            required = "must be a language model, since a row holds no source."
+            received = f"Received: {model.name!r}, which translates."
+            raise ArgumentError("model", f"{required} {received}", way_out)
         self.totals = Totals()
         self.columns: dict[str, Any] = {
             "sentence_id": int, "perplexity": float, "tokens": int, "log_probability": float,

@@ -1,6 +1,7 @@
 """The command `rescore`: what it writes and prints, and bad input in one sentence."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +119,11 @@ def test_the_best_hypotheses_are_written_one_for_each_list(cli, run, model, nbes
     save_weights(tmp_path / "weights", {"lm": -1.0})
     command = f"rescore {run} {nbest} --best --feature-weights {tmp_path}/weights"
     assert cli(command).splitlines() == expected
+    last = f"--best --feature-weights {tmp_path}/weights {nbest}"
+    save_weights(tmp_path / "weights", {Path(run).name: -1.0, "other": 0.0})
+    model.save(tmp_path / "other.keras")
+    assert cli(f"rescore {run} {tmp_path}/other.keras {last}").splitlines() == expected
+    save_weights(tmp_path / "weights", {"lm": -1.0})
     cli(f"{command} --output {tmp_path}/out")
     assert (tmp_path / "out").read_text().splitlines() == expected
 

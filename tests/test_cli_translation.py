@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import re
+import shutil
 import subprocess
 import sys
 
@@ -170,6 +171,34 @@ def test_headlines_are_trained_on_with_a_tokeniser_for_each_side(cli, pairs_fold
 SIDES = "--source digits --target words"
 
 
+def test_a_table_that_is_not_the_runs_own_is_evaluated_whole(cli, translator_run, tmp_path):
+    path, only = tmp_path / "mine.tsv", tmp_path / "only"
+    path.write_text("1 2\ttwelve\n3 4\tthirty four\n" * 10)
+    whole = cli.json(f"evaluate {translator_run} --pairs {path} --beam 1")
+    assert (whole["pairs"], whole["split"], whole["corpus"]) == (20, "whole", "mine")
+    part = cli.json(f"evaluate {translator_run} --pairs {path} --beam 1 --split test")
+    assert (part["pairs"], part["split"]) == (1, "test")
+    only.mkdir()
+    (only / "test.digits").write_text("1 2\n3 4\n" * 10)
+    (only / "test.words").write_text("twelve\nthirty four\n" * 10)
+    alone = cli.json(f"evaluate {translator_run} --pairs {only} --beam 1")
+    assert alone["perplexity"] == pytest.approx(whole["perplexity"]) and alone["split"] == "test"
+
+
+def test_a_line_end_of_a_text_in_python_is_no_part_of_it(model):
+    for text, expected in zip(["1 2 3\n", "1 2 3\r\n", "\n"], ["1 2 3", "1 2 3", ""]):
+        assert dualnet.translate(model, text, beam=2) == dualnet.translate(model, expected, beam=2)
+    score = dualnet.score(model, "one two\n", source="1 2\n")
+    assert score == dualnet.score(model, "one two", source="1 2")
+    [found], [expected] = (
+        alignments(model, "1 2\n", "one two\n"),
+        alignments(model, "1 2", "one two"),
+    )
+    np.testing.assert_array_equal(found.weights, expected.weights)
+    with pytest.raises(ValueError, match="`texts` must be one line .*Give its lines one by one"):
+        dualnet.translate(model, "1 2\n3 4")
+
+
 def test_a_run_goes_on_without_naming_its_pairs(cli, translator_run, pairs_folder, tmp_path):
     run = tmp_path / "RUN"
     pairs = corpora.load_pairs(
@@ -185,6 +214,12 @@ def test_a_run_goes_on_without_naming_its_pairs(cli, translator_run, pairs_folde
     assert result["corpus"]["pairs"]["train"] == len(pairs.train) < 24
     said = cli.refused(f"{train} --resume {sides} --max-tokens 6 --epochs 3")
     assert "must leave out the same pairs" in said
+    start = f"train {run} {sides} --output {tmp_path}/NEXT --quiet --epochs 1"
+    cli(f"{start} --set batch_size=24")
+    assert runs.read_card(tmp_path / "NEXT").lowercase
+    moved = shutil.copytree(pairs_folder, tmp_path / "moved")
+    cli(f"{train} --resume --pairs {moved} {SIDES} --max-tokens 5 --epochs 3")
+    assert runs.corpus_of_run(run).folder == str(moved)
 
 
 def test_a_run_is_the_start_of_another_on_other_pairs(cli, translator_run, tmp_path):

@@ -58,6 +58,10 @@ def test_of_a_table_the_named_column_is_read_and_none_is_guessed(model, name, ta
         ASK[name](model, columns, column="sentences")
     with pytest.raises(dualnet.ArgumentError, match="as text 1"):
         ASK[name](model, columns, column="item")
+    numbered = table({0: [1, 2, 3], 1: TEXTS})
+    assert ASK[name](model, numbered, column=1) == ASK[name](model, TEXTS)
+    with pytest.raises(dualnet.ArgumentError, match=r"one of \[0, 1\]\. Received: column='1'\.$"):
+        ASK[name](model, numbered, column="1")
     with pytest.raises(dualnet.ArgumentError, match="must name one column of texts"):
         ASK[name](model, table({"sentence": table({"r1": "a", "r2": "b"})}), column="sentence")
     with pytest.raises(dualnet.ArgumentError, match="of type ndarray as text 1"):
@@ -105,7 +109,8 @@ def test_pairs_may_be_tuples_objects_or_tables():
     good, bad = ["the cat", "the dog"], ["cat the", "dog the"]
     objects = [dict(sentence_good=one, sentence_bad=two) for one, two in zip(good, bad)]
     expected = read_pairs(objects)
-    assert read_pairs([*zip(good, bad)]) == expected
+    assert read_pairs([*zip(good, bad)]) == read_pairs(np.array([good, bad]).T) == expected
+    assert read_pairs({0: good, 1: bad}, (0, 1)) == expected
     assert read_pairs(Frame({"sentence_good": good, "sentence_bad": bad})) == expected
     assert read_pairs({"ok": good, "no": bad, "x": [1, 2]}, ["ok", "no"]) == expected
     table = {"UID": ["a", "b"], "ok": good, "no": bad}

@@ -14,6 +14,7 @@ from dualnet import corpora
 from dualnet.corpora import PairSplit
 from dualnet.corpora.number_words import number_words
 from dualnet.corpora.pair_batches import PairBatches
+from dualnet.corpora.pair_corpus import load_splits
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 
 EN = {"train": "a dog\n\nthe cat sat\na cat", "valid": "a dog\n", "test": "\nthe bird\n"}
@@ -90,6 +91,11 @@ def test_lowercase_is_for_the_ids_alone(tmp_path):
     assert corpus.train.target_lines[0] == "ein Hund" and corpus.lowercase
     with pytest.raises(ValueError, match="`lowercase` must be False with an existing tokeniser"):
         load(tmp_path, tokenizer=Vocabulary(("<eos>", "<unk>")), lowercase=True)
+    again = load(tmp_path, tokenizer=(corpus.source_vocabulary, corpus.target_vocabulary))
+    assert again.lowercase and np.array_equal(again.test.target_ids, corpus.test.target_ids)
+    cased = load(tmp_path).vocabulary
+    with pytest.raises(ValueError, match="`tokenizer` must both lower-case text, or neither"):
+        load(tmp_path, tokenizer=(corpus.source_vocabulary, cased))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +143,28 @@ def test_a_single_table_is_divided(tmp_path):
     path.write_text("dog\tHund\n" * 5)
     with pytest.raises(ValueError, match=r"at least 20 lines .* with 5\. Give a folder"):
         load(path)
+    path.write_text("id\tde\ten\n" + "7\tHund\tdog\n" * 20)
+    with pytest.raises(
+        ValueError, match=r"first line has id, de, en\. Received: 'end'\. Did you m"
+    ):
+        load(path, source="end")
+
+
+def test_one_split_can_be_read_alone_and_is_all_of_a_table(tmp_path):
+    expected = load(write(tmp_path / "all")).test
+    settings = {"source": "en", "target": "de", "tokenizer": "characters"}
+    write(tmp_path / "one", ("test",), texts=({"test": EN["test"]}, {"test": DE["test"]}))
+    (tmp_path / "table.tsv").write_text("leer\t\nder Vogel\tthe bird\n")
+    for path, of_path in (("one", {}), ("table.tsv", {"source": "de", "target": "en"})):
+        corpus = load_splits(tmp_path / path, ["test"], **settings | of_path)
+        sides = corpus.test.source_lines, corpus.test.target_lines
+        assert {*sides} == {expected.source_lines, expected.target_lines}
+        assert len(corpus.train) == len(corpus.valid) == 0
+    (tmp_path / "one" / "train.tsv").write_text("a\tb\n")
+    with pytest.raises(
+        FileNotFoundError, match=r"the split 'valid'.* lacks valid\.tsv, or val\.tsv"
+    ):
+        load(tmp_path / "one", source="fr", target="it")
 
 
 def test_tables_archives_and_names_that_cannot_be_read_are_named(tmp_path):

@@ -395,6 +395,11 @@ def test_features_are_the_log_probabilities_of_score(model):
             assert each.features == {**others, "lm": each.score} and each.text == before.text
 
 
+def test_words_of_the_length_are_those_that_white_space_of_ascii_separates(model):
+    [found] = rescore({"lm": model}, [NBest("0", (Hypothesis("a\u00a0b c"),))])
+    assert found.best.features["length"] == 2
+
+
 def test_weights_choose_the_best_hypotheses(model):
     weights = {"length": 2.0, "tm": 0.25, "lm": 0.5}
     for nbest in rescore({"lm": model}, LISTS, weights=weights):

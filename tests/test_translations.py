@@ -49,6 +49,13 @@ def test_a_language_whose_rules_sacremoses_lacks_is_refused(language):
     assert translation_metrics(["a"], ["a"], language=language)["bleu"] >= 0  # not used
 
 
+def test_chinese_is_divided_as_sacrebleu_does_by_default():
+    texts = ["我爱北京天安门。你好世界。"], ["我爱北京的天安门。你好,世界。"]
+    result = translation_metrics(*texts, language="zh")
+    assert result["bleu"] > 50 > translation_metrics(*texts)["bleu"]
+    assert "|tok:zh|" in result["bleu_signature"]
+
+
 @pytest.mark.parametrize("language", ["German", "lc.norm.tok.de", "DE"])
 def test_the_language_of_a_side_is_read_from_its_name(language):
     result = translation_metrics(REFERENCES, REFERENCES, protocol="multi30k", language=language)

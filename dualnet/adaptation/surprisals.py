@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._columns import Results, texts_of
+from dualnet._columns import Column, Results, texts_of
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import LanguageModel, Question, questions, reader_of
@@ -27,7 +27,7 @@ def surprisal(
     model: LanguageModel,
     texts: Any,
     *,
-    column: str | None = None,
+    column: Column | None = None,
     statistics: Any = None,
     keep: bool = False,
     **settings: Any,
@@ -48,7 +48,7 @@ def surprisal(
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
         texts: str; a sequence, NumPy array or pandas column of str; or a table with `column`.
-        column: str. Name of the column that holds the texts, if `texts` is a table: a DataFrame
+        column: str or int. The column that holds the texts, if `texts` is a table: a DataFrame
             or a dict of columns.
         {arguments}
         statistics, keep: As for `dynamic_evaluation`; only with `adapt`.

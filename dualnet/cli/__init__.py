@@ -72,8 +72,12 @@ def _run(arguments: list[str]) -> int:
 
         argcomplete.autocomplete(parser)
     options, rest = parser.parse_known_args(arguments)
-    if len(rest) == 1 and getattr(options, "file", "") is None and not re.match("-.", rest[0]):
-        options.file = rest.pop()  # Python 3.11's argparse loses a FILE after an option
+    if len(rest) == 1 and not re.match("-.", rest[0]):
+        if getattr(options, "file", "") is None:  # argparse loses a FILE after an option
+            options.file = rest.pop()
+        elif hasattr(options, "nbest"):  # or takes a RUN for it
+            options.run_folders.append(options.nbest)
+            options.nbest = rest.pop()
     name = " ".join(filter(None, ["dualnet", options.command]))
     try:
         if rest:
@@ -126,11 +130,14 @@ def _unrecognized(options: argparse.Namespace, rest: list[str], name: str) -> st
     option, _, value = rest[0].partition("=")
     known = re.findall(r"--[\w-]+", options.parser.format_usage())
     near = difflib.get_close_matches(option, known, n=1, cutoff=0.8)
+    setting = option[2:].replace("-", "_")
+    takes_it = option.startswith("--") and hasattr(options, "set")
+    takes_it = takes_it and setting in (options.options.by_set() or [setting])  # none: any
     if near:
         way_out = f" Did you mean {near[0]!r}?"
-    elif option.startswith("--") and hasattr(options, "set"):
+    elif takes_it:
         value = value or (rest[1] if len(rest) > 1 else "VALUE")
-        way_out = f" Settings are given with --set {option[2:].replace('-', '_')}={value}."
+        way_out = f" Settings are given with --set {setting}={value}."
     else:
         way_out = f" `{name} --help` shows the options."
     return f"Arguments must be known. Received: {' '.join(rest)}.{way_out}"

@@ -48,8 +48,8 @@ class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEv
     """Options of `evaluate`.
 
     Args:
-        split: train, valid or test (default: test; a text file that is not the RUN's own is read
-            whole, unless --fractions divides it).
+        split: train, valid or test (default: test; a text file or a table of pairs that is not the
+            RUN's own is read whole, unless --fractions divides it).
         quiet: Do not say what learning rate --dynamic finds.
         plot: Plot the perplexity of --dynamic by position.
     Args (learning while reading):
@@ -75,8 +75,8 @@ class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEv
             (default: as published for the model, else size=500 weight=0.2 scale=0.3
             start=at_once).
     Args (models that translate):
-        pairs: Pairs to evaluate on: a folder with test.en, test.de and so on, or 'numbers'
-            (default: those that RUN was trained on).
+        pairs: Pairs to evaluate on: a folder with test.en, test.de and so on, a table, or
+            'numbers' (default: those that RUN was trained on).
         beam: Hypotheses of the beam search (default: 5).
         protocol: sacrebleu (BLEU and chrF of the plain text), multi30k (BLEU of lower-cased Moses
             tokens) or rouge (headlines) (default: sacrebleu).

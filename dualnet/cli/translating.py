@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import io
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dualnet.cards import Card
 from dualnet.cli.console import printable, quietly, report, texts_of
 from dualnet.cli.options import OfTexts, check_file
 from dualnet.corpora import SPLITS
+from dualnet.corpora.pair_corpus import load_splits
 from dualnet.requests import Translating
 from dualnet.runs import Run
 from dualnet.runs.folder import CARD
@@ -60,7 +63,10 @@ def translate(options: Translate) -> None:
     if options.plot is not None:
         _check_plot(Path(options.plot), texts)
     generation = quietly("dualnet.generation")
+    from dualnet.evaluation.arguments import check_translators
+
     models = [run.model() for run in runs]
+    check_translators(models)  # also those of .keras files
     settings = Translating.fields_of(options.arguments())
     # Text appears as it is found; what is one whole is translated whole.
     in_parts = options.plot is options.output is None and not options.json
@@ -134,9 +140,9 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     from dualnet.generation import translate
 
     protocol, beam = options.protocol or "sacrebleu", options.beam or 5
-    check_packages(protocol)
     check_translators([model])
-    corpus = pairs_to_evaluate(options, run, model)
+    corpus, is_whole = pairs_to_evaluate(options, run, model)
+    check_packages(protocol, corpus.target)
     Translating(beam=beam).check_width(len(model.vocabulary))
     split = options.split or "test"
     pairs = corpus.split(split)
@@ -147,14 +153,15 @@ def evaluate_translator(options: Any, run: Run, model: Any) -> None:
     else:
         how = {"protocol": protocol, "language": corpus.target}
         scores = evaluation.translation_metrics(lines, pairs.target_lines, **how)
+    shown = "whole" if is_whole else split
     result: dict[str, Any] = {
         "perplexity": evaluated.perplexity, "tokens": evaluated.tokens, **evaluated.figures(),
-        **scores, "beam": beam, "pairs": len(pairs), "split": split, "corpus": corpus.name,
+        **scores, "beam": beam, "pairs": len(pairs), "split": shown, "corpus": corpus.name,
         "source": corpus.source, "target": corpus.target, "model": model.name,
     }  # fmt: skip
     lines = [
         f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "
-        f"{corpus.name} {split}, {corpus.source} to {corpus.target}"
+        f"{corpus.name} {shown}, {corpus.source} to {corpus.target}"
     ]
     for name, value in scores.items():
         if name.startswith("rouge"):
@@ -193,32 +200,38 @@ def corpus_or_pairs(options: Any, card: Card | None = None) -> Any:
     return read_pairs(options, tokenizer=asked)
 
 
-def read_pairs(options: Any, **settings: Any) -> Any:
+def read_pairs(options: Any, splits: Sequence[str] = SPLITS, **settings: Any) -> Any:
     """Return the corpus that `--pairs` and its options name, with `settings` as defaults."""
-    from dualnet import corpora
 
     files = options.files and dict(zip(SPLITS, zip(options.files[::2], options.files[1::2])))
     settings = {"source": options.source, "target": options.target, "files": files, **settings}
     for name in ("max_tokens", "lowercase"):  # `evaluate` has neither
         if (value := getattr(options, name, None)) is not None:
             settings[name] = value
-    return corpora.load_pairs(options.pairs, **settings)
+    return load_splits(options.pairs, splits, **settings)
 
 
-def pairs_to_evaluate(options: Any, run: Run, model: Any) -> Any:
-    """Return the pairs of `evaluate`: those of `--pairs`, else those that RUN was trained on."""
+def pairs_to_evaluate(options: Any, run: Run, model: Any) -> tuple[Any, bool]:
+    """Return the pairs of `evaluate`, and whether they are a whole table instead of a split.
+
+    Those of `--pairs`, of which one split is enough, else those that RUN was trained on.
+    """
     if options.pairs is None:
         if not run.is_folder:
             message = "must be given for a .keras file, which records no pairs."
             raise ArgumentError("--pairs", message)
-        return run.corpus()
+        return run.corpus(), False
+    is_table, own = os.path.isfile(options.pairs), run.trained_on.get("source", "")
+    is_own = os.path.realpath(options.pairs) == os.path.realpath(own)
+    is_divided = is_table and (options.split is not None or is_own)
+    splits = SPLITS if options.files or is_divided else [options.split or "test"]
     settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
     if run.is_folder:
         own = run.trained_on["pairs"]
         settings["max_tokens"] = own.get("max_tokens")
         sides = {side: getattr(options, side) or own[side] for side in ("source", "target")}
         options = dataclasses.replace(options, **sides)
-    return read_pairs(options, **settings)
+    return read_pairs(options, splits, **settings), is_table and not is_divided
 
 
 def show_pairs(options: Any) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dualnet.corpora.pair_batches import PairBatches
 
 NUMBERS = "numbers"
+MOST_TOKENS = 250  # of a side of a pair of train
 OneTokenizer = StrPath | Tokenizer
 Tokenizers = OneTokenizer | tuple[OneTokenizer, ...] | list[OneTokenizer]
 
@@ -118,7 +119,7 @@ def load_pairs(
     tokenizer: Tokenizers | None = None,
     joint: bool = True,
     lowercase: bool = False,
-    max_tokens: int | None = 250,
+    max_tokens: int | None = MOST_TOKENS,
     files: Mapping[str, Sequence[StrPath]] | None = None,
 ) -> PairCorpus:
     """Return a corpus of pairs from a folder or a table, e.g. for translation.
@@ -167,6 +168,27 @@ def load_pairs(
     >>> corpus.source_vocabulary.decode(corpus.test.source(0))
     'seven thousand eight hundred nineteen'
     """
+    settings: dict[str, Any] = {"source": source, "target": target, "tokenizer": tokenizer}
+    settings |= {"joint": joint, "lowercase": lowercase, "max_tokens": max_tokens, "files": files}
+    return load_splits(folder, SPLITS, **settings)
+
+
+def load_splits(
+    folder: StrPath,
+    splits: Sequence[str],
+    *,
+    source: str | None,
+    target: str | None,
+    tokenizer: Tokenizers | None,
+    joint: bool = True,
+    lowercase: bool = False,
+    max_tokens: int | None = MOST_TOKENS,
+    files: Mapping[str, Sequence[StrPath]] | None = None,
+) -> PairCorpus:
+    """Return the corpus of `load_pairs` with some `splits` alone; the others are empty.
+
+    Of a table, one split is all of it, and only all three divide it.
+    """
     if max_tokens is not None:
         max_tokens = check_count("max_tokens", max_tokens, least=1)
     numbers = folder == NUMBERS and files is None
@@ -179,27 +201,28 @@ def load_pairs(
         for side, language in (("source", source), ("target", target)):
             check_choice(side, language, languages)
         name, place, paths = NUMBERS, "embedded", None
-        of_splits = number_words.number_lines().items()
-        lines = {split: (sides[source], sides[target]) for split, sides in of_splits}
+        numbered = number_words.number_lines()
+        lines = {split: (numbered[split][source], numbered[split][target]) for split in splits}
     else:
         root = Path(folder).expanduser()
         name, place = root.resolve().name, str(root.resolve())
         sides_of = (source, target)
         if files is None and root.is_file():
             name, paths = root.stem, dict.fromkeys(SPLITS, (root, root))
-            lines = pair_files.divided(root, sides_of)
+            lines = pair_files.divided(root, sides_of, splits)
         else:
-            paths = pair_files.find(root, source, target, files)
-            lines = {split: pair_files.read(*paths[split], sides_of) for split in SPLITS}
+            paths = pair_files.find(root, source, target, files, splits)
+            lines = {split: pair_files.read(*paths[split], sides_of) for split in splits}
+    lines = {split: lines.get(split, ([], [])) for split in SPLITS}
     asked, vocabularies = _tokenizers(
         tokenizer or (Vocabulary.kind if numbers else "bpe:4000"), joint, lowercase, lines["train"]
     )
-    splits = {}
+    encoded = {}
     for split in SPLITS:
-        places = paths[split] if paths else (name, name)
+        places = paths[split] if paths and split in paths else (name, name)
         sides = [*map(_encode, lines[split], vocabularies, places)]
-        splits[split] = _split(lines[split], sides, max_tokens, whole=split != "train")
-    if not len(train := splits["train"]):
+        encoded[split] = _split(lines[split], sides, max_tokens, whole=split != "train")
+    if "train" in splits and not len(train := encoded["train"]):
         message = "Train must have a pair whose sides are not empty and not too long. Received: "
         message += f"{train.empty} with an empty side and {train.too_long} with more than "
         raise ValueError(f"{message}max_tokens={max_tokens} tokens.")
@@ -207,11 +230,11 @@ def load_pairs(
         name=name,
         source=source,
         target=target,
-        **splits,
+        **encoded,
         source_vocabulary=vocabularies[0],
         target_vocabulary=vocabularies[1],
         sha256=_hash(lines),
-        lowercase=bool(lowercase),
+        lowercase=vocabularies[1].lowercase,
         folder=place,
         tokenizer=asked,
         max_tokens=max_tokens,
@@ -245,6 +268,9 @@ def _tokenizers(
             required = "must be False with an existing tokeniser that keeps capitals."
             raise ArgumentError("lowercase", required, lowercase=True, tokenizer=one)
     source, target = tokenizers[0], tokenizers[-1]
+    if source.lowercase != target.lowercase:  # a RUN keeps one flag for both
+        required = "must both lower-case text, or neither."
+        raise ArgumentError("tokenizer", required, tokenizer=(source, target))
     if target == source:
         target = source
     return names[0] if len({*names}) == 1 else names, (source, target)
@@ -257,7 +283,7 @@ def _encode(lines: list[str], tokenizer: Tokenizer, place: str | Path) -> Encode
         if tokenizer.eos_id in line_ids:
             received = f"Received: {line!r} in {str(place)!r}. Remove it."
             raise ValueError(f"A line must not contain {EOS}, which ends it. {received}")
-    return np.concatenate(ids), np.cumsum([0, *map(len, ids)])
+    return np.concatenate([np.zeros(0, np.int32), *ids]), np.cumsum([0, *map(len, ids)])
 
 
 def _split(lines: Lines, sides: list[Encoded], max_tokens: int | None, *, whole: bool) -> PairSplit:

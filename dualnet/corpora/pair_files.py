@@ -1,9 +1,11 @@
 """The files of a corpus of pairs: two for each split, line by line, or a table of two columns."""
 
 import gzip
+import itertools
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet.corpora.sources import SPLITS, files_named
@@ -18,36 +20,42 @@ GZIP, TABLE = ".gz", ".tsv"
 
 
 def find(
-    folder: Path, source: str, target: str, files: Mapping[str, Sequence[StrPath]] | None
+    folder: Path,
+    source: str,
+    target: str,
+    files: Mapping[str, Sequence[StrPath]] | None,
+    splits: Sequence[str],
 ) -> dict[str, tuple[Path, Path]]:
-    """Return the paths of source and target of each split, see `load_pairs`."""
+    """Return the paths of source and target of each of the `splits`, see `load_pairs`."""
     if not folder.is_dir():
         hint = did_you_mean(str(folder), ["numbers"])
         message = "The folder or table of pairs must exist, or be 'numbers'."
         raise FileNotFoundError(f"{message} Received: {str(folder)!r}.{hint}")
     if files is not None:
         return _given(folder, files)
-    if not any(_named(folder, "train", side) for side in (source, target)):
-        tables = {split: _tables(folder, split) for split in SPLITS}
-        if all(tables.values()):
+    stems = STEMS[splits[0]]
+    of_sides = {side: [_named(folder, stem, side) for stem in stems] for side in (source, target)}
+    if not any(itertools.chain(*of_sides.values())):
+        tables = {split: _tables(folder, split) for split in splits}
+        if lacking := [split for split, paths in tables.items() if not paths]:
+            if len(lacking) < len(splits):
+                _lacks(folder, lacking[0], [f"{stem}{TABLE}" for stem in STEMS[lacking[0]]])
+        else:
             return {split: (paths[0], paths[0]) for split, paths in tables.items()}
-    languages = sorted(
-        {path.name.removesuffix(GZIP).removeprefix("train.") for path in folder.glob("train.*")}
-    )
+    names = [path.name.removesuffix(GZIP) for stem in stems for path in folder.glob(f"{stem}.*")]
+    languages = sorted({name.partition(".")[2] for name in names})
     for side, language, other in (("source", source, target), ("target", target, source)):
-        if not _named(folder, "train", language):
+        if not any(of_sides[language]):
             known = ", ".join(languages) or "none"
             required = f"must be a language of the folder {str(folder)!r}, which has {known}."
             hint = did_you_mean(language, [each for each in languages if each != other])
             raise ArgumentError(side, required, hint, **{side: language})
     paths = {}
-    for split in SPLITS:
+    for split in splits:
         pairs = [[_named(folder, stem, side) for side in (source, target)] for stem in STEMS[split]]
         present = next(filter(all, pairs), None)
         if present is None:
-            names = [f"{stem}.{source} and {stem}.{target}" for stem in STEMS[split]]
-            received = f"Folder {str(folder)!r} lacks {', or '.join(names)}."
-            raise FileNotFoundError(f"A corpus of pairs must have the split {split!r}. {received}")
+            _lacks(folder, split, [f"{s}.{source} and {s}.{target}" for s in STEMS[split]])
         for side, found in zip(("source", "target"), present):
             if len(found) > 1:
                 names = [path.name for path in found]
@@ -56,6 +64,11 @@ def find(
                 raise ArgumentError(side, message + way_out)
         paths[split] = (present[0][0], present[1][0])
     return paths
+
+
+def _lacks(folder: Path, split: str, names: list[str]) -> NoReturn:
+    received = f"Folder {str(folder)!r} lacks {', or '.join(names)}."
+    raise FileNotFoundError(f"A corpus of pairs must have the split {split!r}. {received}")
 
 
 def _named(folder: Path, stem: str, side: str) -> list[Path]:
@@ -101,9 +114,16 @@ def read(source: Path, target: Path, languages: tuple[str, str]) -> tuple[list[s
     return lines
 
 
-def divided(path: Path, languages: tuple[str, str]) -> dict[str, tuple[list[str], list[str]]]:
-    """Return the lines of both sides of each split of one table: its first 90 % are train."""
+def divided(
+    path: Path, languages: tuple[str, str], splits: Sequence[str]
+) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the lines of both sides of each split of one table: its first 90 % are train.
+
+    One split alone is all of the table.
+    """
     source, target = _read_table(path, languages)
+    if len(splits) == 1:
+        return {splits[0]: (source, target)}
     ends = [round(len(source) * share) for share in (0.9, 0.95, 1)]
     if len({0, *ends}) < 4:
         message = "A table of pairs must have at least 20 lines to be divided."
@@ -116,9 +136,18 @@ def divided(path: Path, languages: tuple[str, str]) -> dict[str, tuple[list[str]
 def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
     rows = [line.split("\t") for line in read_lines(path)]
     columns = [0, 1]
-    if has_header := {*languages} <= {*rows[0]}:
+    named = [language for language in languages if language in rows[0]]
+    if has_header := len(named) == len(languages):
         columns = [rows[0].index(language) for language in languages]
         del rows[0]
+    elif named:
+        other = languages[not languages.index(named[0])]
+        which = f"columns of {str(path)!r}, whose first line has {', '.join(rows[0])}"
+        way_out = "Name both columns, or, if that line is a pair, give the sides other names."
+        raise ValueError(
+            f"The languages of a table of pairs must both be {which}. "
+            f"Received: {other!r}.{did_you_mean(other, rows[0])} {way_out}"
+        )
     start = 1 + has_header
     wrong = next((i for i, row in enumerate(rows, start) if len(row) <= max(columns)), None)
     if wrong is not None or not rows:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dualnet._checks import ArgumentError, StrPath
-from dualnet._columns import column_of, columns_of
+from dualnet._columns import Column, column_of, columns_of
 from dualnet.corpora.records import Files, Record
 from dualnet.text.plain_text import SURROGATE
 
@@ -36,7 +38,7 @@ class SentencePair:
     place: str
 
 
-def read_pairs(pairs: Any, column: Sequence[str] | None = None) -> list[SentencePair]:
+def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[SentencePair]:
     """Return the minimal pairs of files, or of records.
 
     Args:
@@ -75,7 +77,7 @@ def read_pairs(pairs: Any, column: Sequence[str] | None = None) -> list[Sentence
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
-            if isinstance(item, (tuple, list)) and len(item) == 2:
+            if isinstance(item, (tuple, list, np.ndarray)) and len(item) == 2:
                 item = dict(zip(KEYS, item))
             sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number} of `pairs`"))
     if not sentence_pairs:
@@ -83,7 +85,9 @@ def read_pairs(pairs: Any, column: Sequence[str] | None = None) -> list[Sentence
     return sentence_pairs
 
 
-def _rows(table: Any, names: list[Any], column: Sequence[str] | None) -> Iterable[dict[str, Any]]:
+def _rows(
+    table: Any, names: list[Any], column: Sequence[Column] | None
+) -> Iterable[dict[str, Any]]:
     """Return the rows of a table as objects of the keys above."""
     keys = [key for key in KEYS if key in names]
     if column is None and not {*SENTENCES} <= {*keys}:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import checked
-from dualnet._columns import labels_of, to_frame
+from dualnet._columns import Column, labels_of, to_frame
 from dualnet.builders import LanguageModel, questions, reader_of
 from dualnet.corpora.sentence_pairs import SentencePair, read_pairs
 from dualnet.evaluation import scoring
@@ -125,7 +125,7 @@ class MinimalPairs:
 
 @checked
 def minimal_pairs(
-    model: LanguageModel, pairs: Any, *, column: Sequence[str] | None = None
+    model: LanguageModel, pairs: Any, *, column: Sequence[Column] | None = None
 ) -> MinimalPairs:
     """Return the share of pairs whose acceptable sentence `model` gives the higher probability.
 
@@ -144,7 +144,7 @@ def minimal_pairs(
             one first. An object has the keys `sentence_good` and `sentence_bad`, and may have
             `UID` and `field`, which default to the name of the file. Or a table with such
             columns: a DataFrame or a dict of columns.
-        column: Two str. The columns of the table that have the acceptable sentences and the
+        column: Two str or int. The columns of the table that have the acceptable sentences and the
             others, if they have other names.
 
     Returns:

@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from dualnet._checks import ArgumentError, checked
-from dualnet._columns import Results, columns_of, texts_of
+from dualnet._columns import Column, Results, columns_of, texts_of
 from dualnet.builders import LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_translators, perplexity_of, vocabulary_with_eos
@@ -16,7 +16,7 @@ from dualnet.evaluation.comparison import Comparable, Totals, totals_of
 from dualnet.evaluation.pair_perplexity import pair_losses
 from dualnet.evaluation.words import words_of
 from dualnet.requests import Scoring
-from dualnet.text.plain_text import check_text
+from dualnet.text.plain_text import check_line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ def score(
     text: Sequence[str] | Any,
     *,
     temperature: float = 1.0,
-    column: str | None = None,
+    column: Column | None = None,
     source: Any = None,
 ) -> Scores: ...
 
@@ -89,7 +89,7 @@ def score(
     text: Any,
     *,
     temperature: float = 1.0,
-    column: str | None = None,
+    column: Column | None = None,
     source: Any = None,
 ) -> Score | Scores:
     """Return the log-probability of each word of a text, or of each of several texts.
@@ -106,7 +106,7 @@ def score(
         model: `LanguageModel` with a vocabulary that has `<eos>`, or `TranslationModel`.
         text: str; a sequence, NumPy array or pandas column of str; or a table with `column`.
         temperature: float above 0; logits are divided by it.
-        column: str. Name of the column that holds the texts, if `text` is a table: a DataFrame or
+        column: str or int. The column that holds the texts, if `text` is a table: a DataFrame or
             a dict of columns.
         source: What `text` translates, for a model that translates, and for no other: a str; a
             sequence, NumPy array or pandas column with one for each text; or, if `text` is a
@@ -142,7 +142,7 @@ def scores_of(
     """
     if isinstance(model, TranslationModel):
         vocabulary = model.vocabulary
-        words = [words_of(vocabulary, item) for item in texts]
+        words = [words_of(vocabulary, check_line("text", item)) for item in texts]
         losses = pair_losses(model, sources, [item.ids for item in words], temperature)
         words = [item.ended(vocabulary.require_eos()) for item in words]
     else:
@@ -179,11 +179,11 @@ def _source_ids(model: Any, text: Any, texts: list[str], source: Any) -> list[np
         which = f"a model that translates, {model.name!r}"
         raise ArgumentError("source", f"must be given for {which}: what `text` translates.")
     check_translators([model])
-    is_column = columns_of(text) is not None and isinstance(source, str)
+    is_column = columns_of(text) is not None and isinstance(source, Column)
     table_or_texts = (text, source) if is_column else (source,)
     source_texts = texts_of("source", *table_or_texts, called="source").texts
     if len(source_texts) != len(texts):
         message = f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
         raise ArgumentError("source", message)
     encode = model.source_vocabulary.encode
-    return [encode(check_text("source", item)) for item in source_texts]
+    return [encode(check_line("source", item)) for item in source_texts]

@@ -37,8 +37,9 @@ def translation_metrics(
         hypotheses: Translations, not tokenised.
         references: One for each, likewise.
         protocol: "sacrebleu" or "multi30k".
-        language: str. That of the texts, e.g. "de", one that sacremoses knows; "multi30k" alone
-            uses it, for abbreviations.
+        language: str. That of the texts, e.g. "de". "multi30k" needs one that sacremoses knows, for
+            abbreviations; "sacrebleu" divides "zh", "ja" and "ko" into tokens of their own, as it
+            does by default.
 
     Returns:
         A dict for JSON: `protocol`, `bleu` (0 to 100), `bleu_signature`, `hypothesis_length`
@@ -61,29 +62,18 @@ def translation_metrics(
     """
     check_choice("protocol", protocol, PROTOCOLS)
     hypotheses, references = _check_pairs(hypotheses, references)
-    sacrebleu, *others = check_packages(protocol)
+    sacrebleu, *others = check_packages(protocol, language)
     result: dict[str, Any] = {"protocol": protocol}
-    if protocol == "multi30k":
-        [sacremoses] = others
-        known = sacremoses.corpus.NonbreakingPrefixes().available_langs  # by code and by name
-        code = known.get(str(language).rpartition(".")[2].lower())  # "de" of "lc.norm.tok.de"
-        if code is None:
-            raise ArgumentError(
-                "language",
-                f"must be one that sacremoses knows, {', '.join(sorted({*known.values()}))}. "
-                f"Received: {language!r}. In Python, give `language`; for --pairs, name its sides "
-                "by their languages, e.g. --source en --target de.",
-            )
-        language = code
-        split = sacremoses.MosesTokenizer(lang=language).tokenize
+    if others:
+        result["language"] = language = _moses_code(others[0], language)
+        split = others[0].MosesTokenizer(lang=language).tokenize
         hypotheses, references = (
             [split(text.lower(), return_str=True, escape=False) for text in texts]
             for texts in (hypotheses, references)
         )
-        result["language"] = language
         bleu = sacrebleu.BLEU(tokenize="none", lowercase=True, force=True)
     else:
-        bleu = sacrebleu.BLEU()
+        bleu = sacrebleu.BLEU(trg_lang=_code(language))
     score = bleu.corpus_score(hypotheses, [references])
     result |= {
         "bleu": score.score,
@@ -146,14 +136,40 @@ def rouge(
     return {**result, "stem": bool(stem)}
 
 
-def check_packages(protocol: str) -> list[Any]:
+def check_packages(protocol: str, language: str = "en") -> list[Any]:
     """Return the packages that `protocol` needs; raise `ImportError` if one is missing.
 
     Args:
         protocol: One of `PACKAGES`.
+        language: That of the texts; `ArgumentError` if the protocol does not know it.
     """
     with extra(*EXTRA):
-        return [importlib.import_module(name) for name in PACKAGES[protocol]]
+        packages = [importlib.import_module(name) for name in PACKAGES[protocol]]
+    if protocol == "multi30k":
+        _moses_code(packages[1], language)
+    if protocol == "sacrebleu":
+        try:
+            packages[0].BLEU(trg_lang=_code(language))
+        except RuntimeError as error:  # Japanese and Korean need packages of their own
+            raise ImportError(" ".join(str(error).split())) from None
+    return packages
+
+
+def _code(language: str) -> str:
+    return language.rpartition(".")[2].lower()  # "de" of "lc.norm.tok.de"
+
+
+def _moses_code(sacremoses: Any, language: str) -> str:
+    """Return the code by which sacremoses knows a language."""
+    known = sacremoses.corpus.NonbreakingPrefixes().available_langs  # by code and by name
+    if (code := known.get(_code(language))) is None:
+        raise ArgumentError(
+            "language",
+            f"must be one that sacremoses knows, {', '.join(sorted({*known.values()}))}. "
+            f"Received: {language!r}. In Python, give `language`; for --pairs, name its sides "
+            "by their languages, e.g. --source en --target de.",
+        )
+    return str(code)
 
 
 def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]]:

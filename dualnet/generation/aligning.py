@@ -13,7 +13,7 @@ from dualnet.builders import Graph, TranslationModel, reader_of
 from dualnet.evaluation.arguments import check_translators
 from dualnet.generation import translation
 from dualnet.generation.translation import Translation, batches_by_length, padded
-from dualnet.text.plain_text import check_text
+from dualnet.text.plain_text import check_line
 
 ROWS = 64  # pairs that are read side by side
 
@@ -90,7 +90,7 @@ def alignments(
     Reference: Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473, section 5.2.1
     """
     check_translators([model])
-    texts = [check_text("texts", text) for text in texts_of("texts", texts).texts]
+    texts = [check_line("texts", text) for text in texts_of("texts", texts).texts]
     if translations is None:
         translations = [best for [best] in translation.translations(model, texts, **settings)]
     elif settings:
@@ -127,7 +127,7 @@ def _ids(translation: str | Translation, vocabulary: Any) -> np.ndarray:
     if isinstance(translation, Translation):
         ids, ended = translation.ids, translation.ended
     else:
-        ids, ended = vocabulary.encode(check_text("translations", translation)), True
+        ids, ended = vocabulary.encode(check_line("translations", translation)), True
     return np.array([*ids, *[vocabulary.eos_id] * ended], "int32")
 
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._columns import Results, TextResults, texts_of
+from dualnet._columns import Column, Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel
 from dualnet.builders.sharing import predict
@@ -215,7 +215,7 @@ def generate(
     model: LanguageModel,
     prompt: Any,
     *,
-    column: str | None = None,
+    column: Column | None = None,
     on_text: Callable[..., object] | None = None,
     **settings: Any,
 ) -> str | list[str] | Results[str] | Results[list[str]]:
@@ -240,7 +240,7 @@ def generate(
         prompt: str; a sequence, NumPy array or pandas column of at least one str; or a table
             with `column`. The tokeniser reads them: a newline, or what else ends its documents,
             is `<eos>`. An empty prompt starts a document.
-        column: str. Name of the column that holds the prompts, if `prompt` is a table: a
+        column: str or int. The column that holds the prompts, if `prompt` is a table: a
             DataFrame or a dict of columns.
         on_text: Function that is called with each piece of the text, up to 16 tokens, as soon as
             it is drawn. The first begins with the prompt; together they are the text. With several

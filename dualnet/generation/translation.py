@@ -9,14 +9,14 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import checked
-from dualnet._columns import Results, TextResults, texts_of
+from dualnet._columns import Column, Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_translators
 from dualnet.generation.beam import HYPOTHESES, Step, beam_search, compiled_search, ensemble_step
 from dualnet.requests import Beaming, Translating
-from dualnet.text.plain_text import check_text
+from dualnet.text.plain_text import check_line
 
 POSITIONS = 64 * HYPOTHESES  # of their sources, padding included: fewer rows for longer sentences
 
@@ -76,7 +76,7 @@ def translate(
     texts: Any,
     *,
     n_best: int | None = None,
-    column: str | None = None,
+    column: Column | None = None,
     on_text: Callable[..., object] | None = None,
     **settings: Any,
 ) -> str | list[str] | Results[str] | Results[list[str]]:
@@ -89,7 +89,7 @@ def translate(
             with `column`.
         n_best: int, from 1 to `beam`. Return a list of so many translations of each text, the
             likeliest first; `translations` also has their scores.
-        column: str. Name of the column that holds the texts, if `texts` is a table: a DataFrame or
+        column: str or int. The column that holds the texts, if `texts` is a table: a DataFrame or
             a dict of columns.
         on_text: Function that is called with the translation of each text as soon as it is found,
             those of short texts first, and with the position of the text if there are several.
@@ -168,7 +168,7 @@ def _translated(
     check_translators(models)
     target = models[0].vocabulary
     request.check_width(len(target))
-    texts = [check_text("texts", text) for text in texts]
+    texts = [check_line("texts", text) for text in texts]
     ids = [[one.source_vocabulary.encode(text) for text in texts] for one in models]
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
     order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])

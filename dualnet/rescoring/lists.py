@@ -9,6 +9,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice, check_fields, check_finite, checked
 from dualnet.requests import MISSING
+from dualnet.rescoring.lines import words_of
 
 BASE = "base"  # the feature that keeps the score that a list came with
 LENGTH = "length"
@@ -107,7 +108,7 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
         features = dict(hypothesis.features)
         if hypothesis.score is not None:
             features.setdefault(BASE, hypothesis.score)
-        features.setdefault(LENGTH, float(len(hypothesis.text.split())))
+        features.setdefault(LENGTH, float(len(words_of(hypothesis.text))))
         for name, column in scores.items():
             if name in features:  # `numbers` refuses one of the numbers of a feature
                 required = "must have names that no feature of the lists has."

@@ -22,7 +22,7 @@ from dualnet.requests import Rescoring
 from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.rescoring.tuning import checked_lists
 from dualnet.text import Tokenizer
-from dualnet.text.plain_text import check_text
+from dualnet.text.plain_text import check_line, check_text
 
 BLOCK_CHARACTERS = 2**17  # of lists that are read together, about
 DIGITS = 6  # of a log-probability, so that a written list has the numbers that were used
@@ -166,7 +166,7 @@ class _Scorer:
         if isinstance(self.model, TranslationModel):
             encode = self.model.source_vocabulary.encode
             owners = [k for k, (nbest, _) in enumerate(block) for _ in nbest.hypotheses]
-            sources = [encode(check_text("sources", source or "")) for _, source in block]
+            sources = [encode(check_line("sources", source or "")) for _, source in block]
             reading = {"sources": sources, "owners": owners}
         try:
             return np.round(log_probabilities(self.model, streams, **reading), DIGITS)

@@ -64,6 +64,16 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
+def check_line(name: str, text: str) -> str:
+    """Return `text` without its line end, else raise `ValueError` unless it is one line."""
+    line = check_text(name, text).removesuffix("\n").removesuffix("\r")
+    if "\n" in line:
+        required = "must be one line for a model that translates, which learns from lines."
+        way_out = " Give its lines one by one."
+        raise ArgumentError(name, f"{required} Received: {reprlib.repr(text)}.", way_out)
+    return line
+
+
 def text_of(data: bytes, source: str, *, offset: int = 0, line: int = 0) -> str:
     """Return `data`, the bytes of the file `source` from `offset` on, as text.
 

@@ -210,9 +210,10 @@ class Recorder(keras.callbacks.Callback):
             results = {f"val_{name}": float(logs[name]) for name in ("loss", "perplexity")}
             if self.start.recipe.watch == "bleu":
                 assert isinstance(self.start.corpus, PairCorpus)  # the recipe has checked it
-                pairs = self.start.corpus.valid
+                pairs, language = self.start.corpus.valid, self.start.corpus.target
                 lines = translate(model, pairs.source_lines, beam=1)
-                results["val_bleu"] = translation_metrics(lines, pairs.target_lines)["bleu"]
+                scores = translation_metrics(lines, pairs.target_lines, language=language)
+                results["val_bleu"] = scores["bleu"]
         return results
 
     def write_tables(self, *, draw: bool = True) -> None:

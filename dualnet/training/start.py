@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -160,9 +159,9 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
             raise ValueError(f"{message}{str(folder)!r}. {note} {way_out}")
         card = resumed_card(request, run, may_be_finished=may_be_finished)
         corpus = resumed_corpus(request, run)
-        if isinstance(request.corpus, (str, os.PathLike)):  # which may have moved
-            moved = {**card.trained_on, "source": run_folder.corpus_table(corpus)["source"]}
-            card = dataclasses.replace(card, trained_on=moved)
+        read = run_folder.corpus_table(corpus).items()  # it may have moved
+        moved = {key: value for key, value in read if key in ("source", "pairs")}
+        card = dataclasses.replace(card, trained_on={**card.trained_on, **moved})
         source = None
         if not checkpoints.exist(folder):  # a checkpoint holds the weights
             source = initial_weights.load_source(card.weights, card.config, resume=True)
@@ -289,8 +288,8 @@ def _prepare(
     request: Request, card: Card, recipe: Recipe, corpus: AnyCorpus, source: LanguageModel | None
 ) -> Start:
     """Check the batches and build the model, with all variables that a checkpoint holds."""
-    if recipe.watch == "bleu":
-        check_packages("sacrebleu")
+    if recipe.watch == "bleu" and isinstance(corpus, PairCorpus):
+        check_packages("sacrebleu", corpus.target)
     check_rows(recipe.batch_size)
     train_batches = batches_of(corpus, "train", recipe, seed=card.seed)
     valid_batches = batches_of(corpus, "valid", recipe)
