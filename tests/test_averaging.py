@@ -211,6 +211,8 @@ def rectified_adam(gradients, weight, *, rate, epsilon, beta_1=0.9, beta_2=0.999
 def test_rectified_adam_has_all_betas(beta_2):
     start, *gradients = np.random.default_rng(0).normal(size=(6, 4)).astype("float32")
     weight, walk = keras.Variable(start), []
+    with pytest.raises(ValueError, match="`amsgrad` must be False, as in the paper"):
+        RectifiedAdam(amsgrad=True)
     optimizer = RectifiedAdam(0.1, beta_2=beta_2)
     for gradient in gradients:
         optimizer.apply([ops.convert_to_tensor(gradient)], [weight])

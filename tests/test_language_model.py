@@ -1,3 +1,6 @@
+import functools
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -248,11 +251,69 @@ def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, 
         model.fit(tokens_of((8, 5)), tokens_of((8, 5)), shuffle=True, verbose=0)
     with pytest.raises(ValueError, match="`x` must hold ids of the model's vocabulary, 0 to 9"):
         model.fit(tokens_of((8, 5)) + 90, tokens_of((8, 5)), batch_size=4, verbose=0)
+    with pytest.raises(ValueError, match=r"`inputs` must hold integers, the ids of.* 0\.5\."):
+        model(np.full((1, 2), 0.5))
     model.vocabulary = Vocabulary(tuple(reversed(corpus.vocabulary.words)))
     with pytest.raises(ValueError, match=r"`x` must have the vocabulary of the model"):
         model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
     with pytest.raises(ValueError, match=r"`vocabulary` must have as many words.*vocabulary_size="):
         model.vocabulary = Vocabulary(("more", *corpus.vocabulary.words))
+
+
+BAD_TARGETS = {
+    "vocabulary, 0 to 8. Received: 0 to 9. A target": [[1, 9, -1]] * 4,
+    "must hold integers, the ids of words. Received: 0.5": [[1, 0.5, 2]] * 4,
+    "must hold integers, the ids of words. Received: nan": [[1, np.nan, 2]] * 4,
+    "each token of `x`, shape (4, 3). Received: shape (4, 2)": [[1, 2]] * 4,
+    "each token of `x`, shape (4, 3). Received: shape (4, 3, 9)": np.eye(9)[np.ones((4, 3), int)],
+}
+
+
+@pytest.mark.parametrize("message", BAD_TARGETS)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("fit", {"batch_size": 4}), ("evaluate", {"batch_size": 4}), ("fit", None),
+        ("evaluate", None), ("train_on_batch", {}), ("test_on_batch", {}),
+    ],
+)  # fmt: skip
+def test_targets_that_are_no_ids_of_the_tokens_are_refused(method, settings, message):
+    model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
+    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+    data = (x, np.array(BAD_TARGETS[message]))
+    data = (iter([data]),) if settings is None else data  # a generator has targets of its own
+    with pytest.raises(dualnet.ArgumentError, match=re.escape(message)) as error:
+        getattr(model, method)(*data, **(settings or {}))
+    assert str(error.value).startswith("`y` must hold")
+
+
+KINDS = {
+    "plain": {}, "gate": {"gate": "input", "gate_units": 3}, "mixture": {"experts": 2},
+    "fraternal": {"fraternal_regularization": 0.1}, "smoothed": {}, "padded": {"padded": True},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_below_zero_and_padding_count_for_nothing(kind):
+    x = tokens_of((4, 6), words=9)
+    kept = np.arange(6) >= [[3], [0], [1], [2]]
+    y = np.where(kept, tokens_of((4, 6), seed=1, words=9), -100)
+    if kind == "padded":
+        x, y = np.where(kept, x, -1), np.maximum(y, 0)
+    found = []
+    for target, weight in ((y, None), (np.maximum(y, 0), kept.astype("float32"))):
+        keras.utils.set_random_seed(0)
+        model = language_model(9, units=4, **KINDS[kind])
+        model.label_smoothing = 0.1 * (kind == "smoothed")
+        model.compile(keras.optimizers.SGD(0.5), run_eagerly=EAGERLY, jit_compile=JAX)
+        settings = {"sample_weight": weight, "batch_size": 4, "verbose": 0}
+        losses = model.fit(x, target, epochs=2, **settings).history["loss"]
+        figures = [*losses, *model.evaluate(x, target, **settings)]
+        found.append([*model.get_weights(), np.array(figures)])
+    assert_same(*found)
+    logits = model(x)
+    right = np.exp(nll(logits, np.maximum(y, 0))[kept].mean())
+    np.testing.assert_allclose(model.evaluate(x, y, **settings)[1], right, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +328,34 @@ def test_a_loss_of_probabilities_is_refused(tiny, loss):
     message = r"`loss` must take logits.*SparseCategoricalCrossentropy\(from_logits=True\)"
     with pytest.raises(dualnet.ArgumentError, match=message):
         tiny.compile(optimizer="sgd", loss=loss)
+
+
+def test_a_loss_function_that_takes_logits_by_default_is_accepted():
+    plain = keras.losses.sparse_categorical_crossentropy
+    model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
+    for loss in (functools.partial(plain, from_logits=True), of_logits):
+        model.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=EAGERLY, jit_compile=JAX)
+        found = model.evaluate(x, x, batch_size=4, verbose=0, return_dict=True)
+        assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
+
+
+def of_logits(y, logits, from_logits=True):
+    return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=from_logits)
+
+
+def test_a_model_that_is_not_compiled_and_quantization_are_refused():
+    model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
+    with pytest.raises(ValueError, match="You must call `compile"):
+        model.fit(x, x, batch_size=4)
+    with pytest.raises(dualnet.ArgumentError, match="must not be called, since matrices may be t"):
+        model.quantize("int8")
+
+
+def test_a_model_is_called_on_symbols():
+    model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
+    whole = keras.Sequential([keras.Input((None,), dtype="int32"), model, keras.layers.Softmax()])
+    assert whole.output_shape == (None, None, 9) and model.compute_output_shape((2, 3)) == (2, 3, 9)
+    np.testing.assert_allclose(whole(x), ops.softmax(model(x)), rtol=1e-5)
 
 
 def test_a_dataset_whose_last_batch_may_be_short_is_refused():
@@ -338,6 +427,19 @@ def test_training_streams_start_each_epoch_from_the_state_that_they_are_given():
     losses = model.fit(**data, epochs=2).history["loss"]
     wanted = nll(model.advance(data["x"], state)[0], data["y"]).mean()
     np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+    model.dropout_samples = 2  # each of them starts from it, too
+    np.testing.assert_allclose(model.fit(**data).history["loss"], wanted, rtol=1e-5)
+
+
+def test_streams_start_each_epoch_anew_with_a_list_of_callbacks_that_keras_made():
+    model, tokens = strong(language_model(9, units=4)), tokens_of((4, 9), words=9)
+    model.compile(keras.optimizers.SGD(0.0), run_eagerly=EAGERLY, jit_compile=JAX)
+    callbacks = keras.callbacks.CallbackList(add_history=True, model=model, epochs=2, steps=2)
+    for _ in range(2):
+        model.fit(tokens, tokens, batch_size=2, epochs=2, callbacks=callbacks, verbose=0)
+        losses = model.history.history["loss"]
+        wanted = model.fit(tokens, tokens, batch_size=2, verbose=0).history["loss"]
+        np.testing.assert_allclose(losses, wanted[0], rtol=1e-6)
 
 
 @once

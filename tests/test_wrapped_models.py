@@ -240,6 +240,12 @@ def test_a_cache_takes_the_place_of_another(base):
 
 def test_what_cannot_have_a_cache_is_told(base):
     padded = a_model(padded=True)
+    with pytest.raises(ValueError, match="from_core or with a cache, which knows no padding"):
+        dualnet.ensemble([padded, dualnet.with_cache(base, 3)])
+    tokens = np.array([[-1, -1, 4, 5]])
+    both = dualnet.ensemble([padded, base])(tokens)[:, 2:]
+    mean = (ops.softmax(padded(tokens))[:, 2:] + ops.softmax(base(tokens[:, 2:]))) / 2
+    np.testing.assert_allclose(ops.softmax(both), mean, rtol=1e-5)
     for model in (padded, dualnet.ensemble([padded, base])):
         with pytest.raises(ValueError, match="`cache_size` must be 0 for a model of padded sent"):
             dualnet.with_cache(model)

@@ -433,6 +433,11 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
         ({"dtype_policy": "float16"}, "='float16'. Call keras.config.set_dtype_policy before you"),
         ({"zzz": 3}, "zzz=3. help.dualnet.builders.language_model. lists them"),
         ({"connection": "duel"}, "Did you mean 'dual'"),
+        ({"cell": "LSTM"}, "`cell` must be one of.*Did you mean 'lstm'"),
+        (
+            {"name": "lstm", "cell": "depth_gated_lstm", "recurrent_units": [3, 4], "depth": 3},
+            r"`recurrent_units` must be one size, or one for each of the 3.*\[3, 4\], depth=3",
+        ),
         ({"dual_units": 3, "units": 4}, "`dual_units` must equal `embedding_units`, 4"),
         ({"recurrent_units": [3], "units": 4}, "one for each of the 2 `recurrent_layers`"),
         ({"locked_dropouts": ["inputs"]}, "`locked_dropouts`.*Did you mean 'input'"),

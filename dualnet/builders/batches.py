@@ -9,10 +9,11 @@ from keras import ops, tree, utils
 from dualnet._checks import ArgumentError
 
 
-def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
+def look_ahead(data, targets, batch_size, *, check, faults):
     """Return `data` and the number of rows of its batches, looked up in the first one.
 
-    The batches of a generator are checked as they are read; an error is also put into the list
+    `check` is called with its tokens and targets, or those of arrays, `data` and `targets`. The
+    batches of a generator are checked as they are read; an error is also put into the list
     `faults`, since TensorFlow raises another.
     """
     if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
@@ -21,8 +22,7 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
             reason = "since each row continues the stream of the row `batch_size` before it."
             received = f"{reason} Received: {rows} rows, batch_size={batch_size}."
             raise ArgumentError("x", f"must hold a multiple of `batch_size` rows, {received}")
-        if isinstance(data, np.ndarray) and data.size:
-            check_range("x", data, lowest, vocabulary_size)
+        check(data, targets)
         return data, batch_size
     spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
     fixed_rows = spec is None or tree.flatten(spec)[0].shape[0] is not None
@@ -34,29 +34,31 @@ def look_ahead(data, batch_size, lowest, vocabulary_size, *, faults):
         raise ArgumentError("x", f"must come in batches of one size, {reason} {received}", way_out)
     if isinstance(data, utils.PyDataset):
         last = data[data.num_batches - 1] if carried and data.num_batches else None
-        rows = _rows(data[0])
+        rows = _rows(data[0], check)
         if last is not None:
             check_streams(_rows(last), rows)
     elif iter(data) is data:  # a generator: the first batch is put back
         first = next(data)
         rows = _rows(first)
-        data = _of_one_size(itertools.chain([first], data), rows, faults)
+        data = _of_one_size(itertools.chain([first], data), rows, check, faults)
     else:
-        rows = _rows(next(iter(data)))
+        rows = _rows(next(iter(data)), check)
     return data, rows
 
 
-def _rows(batch):
+def _rows(batch, check=None):
     """Return the number of rows of `batch`, its inputs or a tuple that begins with them."""
-    inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+    inputs, *rest = batch if isinstance(batch, (tuple, list)) else (batch,)
+    if check is not None:
+        check(inputs, rest[0] if rest else None)
     return int(tree.flatten(inputs)[0].shape[0])
 
 
-def _of_one_size(batches, rows, faults):
-    """Yield `batches`, as a generator, the only iterator that Keras takes; check their rows."""
+def _of_one_size(batches, rows, check, faults):
+    """Yield `batches`, as a generator, the only iterator that Keras takes, and check them."""
     for batch in batches:
         try:
-            check_streams(_rows(batch), rows)
+            check_streams(_rows(batch, check), rows)
         except ArgumentError as error:
             faults.append(error)
             raise
@@ -72,7 +74,10 @@ def check_streams(rows, streams):
 
 
 def check_range(name, ids, lowest, vocabulary_size, way_out=""):
-    """Raise `ArgumentError` if an id is below `lowest` or beyond the vocabulary."""
+    """Raise `ArgumentError` if an id is no integer, below `lowest` or beyond the vocabulary."""
+    if ids.dtype.kind == "f" and not np.all(whole := ids % 1 == 0):
+        received = f"Received: {ids[~whole][0]}."
+        raise ArgumentError(name, f"must hold integers, the ids of words. {received}", way_out)
     low, high = ids.min(), ids.max()
     if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
         range_of_ids = f"0 to {vocabulary_size - 1}{', or -1 for padding' * (lowest < 0)}"
@@ -85,6 +90,21 @@ def check_call(name, ids, lowest, vocabulary_size):
     values = _values_of(ids)
     if values is not None and values.size:
         check_range(name, values, lowest, vocabulary_size)
+
+
+def check_targets(targets, shape, vocabulary_size):
+    """Raise `ArgumentError` unless there is a target for each of the tokens, of their `shape`.
+
+    Those below 0 count for nothing.
+    """
+    [targets] = targets if isinstance(targets, (list, tuple)) else [targets]  # as Keras has it
+    values = _values_of(targets)
+    if values is not None and values.shape != shape:
+        required = f"must hold an id for each token of `x`, shape {shape}."
+        raise ArgumentError("y", f"{required} Received: shape {values.shape}.")
+    if values is not None and values.size:
+        way_out = " A target below 0 counts for nothing."
+        check_range("y", np.where(values < 0, 0, values), 0, vocabulary_size, way_out)
 
 
 def _values_of(tokens):

@@ -1,5 +1,6 @@
 """`LanguageModel`: a graph with explicit state, and how it trains on parallel streams."""
 
+import functools
 import inspect
 import math
 import operator
@@ -12,7 +13,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, check_fraction
 from dualnet.allocator import keep_freed_memory
-from dualnet.builders.batches import as_state, as_tokens, check_call, look_ahead
+from dualnet.builders.batches import as_state, as_tokens, check_call, check_targets, look_ahead
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
 from dualnet.builders.parts import check_imported, modules_of
@@ -83,8 +84,9 @@ def _check_losses(_, losses):
         if isinstance(resolved, keras.losses.Loss):
             takes_logits = resolved.get_config().get("from_logits", True)
         else:  # a function, whose `from_logits` is False by default
-            names = inspect.signature(resolved).parameters if callable(resolved) else ()
-            takes_logits = "from_logits" not in names
+            parameters = inspect.signature(resolved).parameters if callable(resolved) else {}
+            flag = parameters.get("from_logits")
+            takes_logits = flag is None or flag.default is not False
         if not takes_logits:
             other = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
             way_out = f" Leave it out, or give {other}."
@@ -101,7 +103,8 @@ class LanguageModel(ClearsAllGradients):
     where values are unknown, the backend may clip or wrap them. `fit` and `evaluate` read their
     batches as parallel streams: row b of a batch continues row b of the batch before, from zeros at
     the start of each epoch. Training and evaluation carry separate states, so that validation
-    leaves training untouched. `fit` never shuffles, since streams have an order.
+    leaves training untouched. `fit` never shuffles, since streams have an order. A target below 0
+    counts for nothing, and neither does what `padded` takes for padding.
 
     `compile` needs no loss: the default is the mean negative log-likelihood of the targets,
     in nats per token, plus the penalties. A loss given to `compile` replaces it, but not the
@@ -270,17 +273,31 @@ class LanguageModel(ClearsAllGradients):
         with without_gradients():
             super().export(filepath, format=format, verbose=verbose, **kwargs)
 
+    def quantize(self, mode=None, **kwargs):
+        """Raise `ValueError`: a tied matrix would be rounded for one of its uses alone."""
+        way_out = " Export it: the tools of 'onnx' and 'litert' quantize files."
+        required = "must not be called, since matrices may be tied."
+        raise ArgumentError("quantize", required, way_out, mode=mode)
+
     # --- the pure function
 
     def call(self, inputs, training=False):
         """Return the logits of tokens, or what a step of `fit` and `evaluate` computes."""
         if isinstance(inputs, dict):
             return self._call_step(**inputs, training=training)
-        inputs = _as_tensor(inputs)
         check_call("inputs", inputs, -1 if self.padded else 0, self.vocabulary_size)
+        inputs = _as_tensor(inputs)
         states = self.initial_state(ops.shape(inputs)[0])
         logits, _ = self.graph.logits(inputs, states, training=training)
         return logits
+
+    def compute_output_spec(self, inputs, training=False):  # JAX has no zero states of symbols
+        if isinstance(inputs, dict):
+            return super().compute_output_spec(inputs, training=training)
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), "float32")
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape, self.vocabulary_size)
 
     def _call_step(self, tokens, targets=None, training=False):
         """Read a batch with carried state; return the losses of `targets`, else the logits.
@@ -397,7 +414,8 @@ class LanguageModel(ClearsAllGradients):
         two_readings = isinstance(y_pred, dict)
         logits = y_pred["logits"] if two_readings else y_pred
         fused = isinstance(x, dict) and "targets" in x
-        nll = y_pred if fused else token_losses(logits, y)
+        targets = ops.maximum(y, 0) if self.loss is None else y
+        nll = y_pred if fused else token_losses(logits, targets)
         if fused and training and self.dropout_samples > 1:
             of_samples = ops.reshape(nll, (self.dropout_samples, *ops.shape(y)))
             nll = math.log(self.dropout_samples) - ops.logsumexp(-of_samples, axis=0)
@@ -414,7 +432,7 @@ class LanguageModel(ClearsAllGradients):
         penalties = [ops.cast(loss, nll.dtype) for loss in self.losses]
         tokens = ops.maximum(ops.sum(weight), 1e-30)  # a batch may be padding alone
         if two_readings:
-            nll = (nll + token_losses(y_pred["second_logits"], y)) / 2
+            nll = (nll + token_losses(y_pred["second_logits"], targets)) / 2
             gaps = ops.mean(ops.square(logits - y_pred["second_logits"]), axis=-1)
             penalties.append(self._fraternal * ops.sum(gaps * weight) / tokens)
         counted = tokens if self.loss_reduction == "mean" else ops.shape(nll)[0]
@@ -482,24 +500,27 @@ class LanguageModel(ClearsAllGradients):
             raise ArgumentError("shuffle", required, shuffle=shuffle)
         kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, **kwargs)}
         self._prepare_training()
-        x = self._open(self.training_rows, x, batch_size)
+        x = self._open(self.training_rows, x, batch_size, y)
         self._validation_layout = None
         if validation_data is not None:
             is_tuple = isinstance(validation_data, (tuple, list))
             data, *rest = validation_data if is_tuple else (validation_data,)
             size = kwargs.get("validation_batch_size") or batch_size
-            data = self._open(self.evaluation_rows, data, size)
+            data = self._open(self.evaluation_rows, data, size, *rest[:1])
             validation_data = (data, *rest) if rest else data
             self._validation_layout = self.evaluation_rows.layout
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
-            steps = kwargs.get("steps_per_epoch")
-            restarts = _RestartWithData(steps, _num_batches(x, batch_size))
-            callbacks = [restarts, *keras.tree.flatten(callbacks or [])]
-            for callback in callbacks:
-                # Keras infers the mode only for metrics given to `compile`.
-                watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
-                if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
-                    callback.mode = "min"
+        restarts = _RestartWithData(kwargs.get("steps_per_epoch"), _num_batches(x, batch_size))
+        if isinstance(callbacks, keras.callbacks.CallbackList):
+            own = [c for c in callbacks.callbacks if not isinstance(c, _RestartWithData)]
+            callbacks.callbacks = [restarts, *own]
+            restarts.set_model(self)
+        else:
+            callbacks = own = [restarts, *keras.tree.flatten(callbacks or [])]
+        for callback in own:
+            # Keras infers the mode only for metrics given to `compile`.
+            watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
+            if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
+                callback.mode = "min"
         with self.training_rows.raises_faults(), self.evaluation_rows.raises_faults():
             return super().fit(
                 x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data,
@@ -510,7 +531,7 @@ class LanguageModel(ClearsAllGradients):
         """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
         kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, **kwargs)}
         if not kwargs.get("_use_cached_eval_dataset"):
-            x = self._open(self.evaluation_rows, x, batch_size)
+            x = self._open(self.evaluation_rows, x, batch_size, y)
         elif self._validation_layout:  # `fit` has opened its data, but a callback may have others
             self._arrange(self.evaluation_rows, *self._validation_layout)
         self.evaluation_rows.restart()
@@ -520,12 +541,12 @@ class LanguageModel(ClearsAllGradients):
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
         sample_weight = _weight_of_tokens(x, sample_weight, class_weight)
         self._prepare_training()
-        self._open(self.training_rows, x, len(x))
+        self._open(self.training_rows, x, len(x), y)
         return super().train_on_batch(x, y, sample_weight, **kwargs)
 
     def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         sample_weight = _weight_of_tokens(x, sample_weight)
-        self._open(self.evaluation_rows, x, len(x))
+        self._open(self.evaluation_rows, x, len(x), y)
         return super().test_on_batch(x, y, sample_weight, **kwargs)
 
     def train_step(self, *args):
@@ -541,9 +562,19 @@ class LanguageModel(ClearsAllGradients):
         if targets is None:
             raise ArgumentError("y", "must be the targets, unless the batches of `x` have them.")
         inputs = {"tokens": tokens}
+        if self.loss is None:  # one of your own may have other targets
+            counted = targets >= 0
+            if self.padded:
+                read = tokens["target"] if isinstance(tokens, dict) else tokens
+                counted = ops.logical_and(counted, read >= 0)
+            counted = ops.cast(counted, "float32")
+            if weight is not None:
+                rows = weight if len(weight.shape) > 1 else ops.expand_dims(weight, -1)
+                counted = counted * ops.cast(rows, "float32")
+            weight = counted
         # A step that needs no logits of other words hands the targets over with the tokens.
         if self._is_own_loss(training):
-            inputs["targets"] = targets
+            inputs["targets"] = ops.maximum(targets, 0)
         if training and self.dropout_samples > 1:
             times = (self.dropout_samples, 1)
             inputs = keras.tree.map_structure(lambda rows: ops.tile(rows, times), inputs)
@@ -570,16 +601,20 @@ class LanguageModel(ClearsAllGradients):
             required = "must be 1 with a loss or metrics of your own, with label smoothing, and"
             received = f"with fraternal dropout. Received: {self.dropout_samples}."
             raise ArgumentError("dropout_samples", f"{required} {received}")
-        if self.optimizer is not None and not self.optimizer.built:
-            self.optimizer.build(self.trainable_variables)
+        optimizer = getattr(self, "optimizer", None)  # none before `compile`, which Keras tells
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.trainable_variables)
 
     def _uses_buckets(self):
         """Bucket where each new length is compiled, and where padding can be masked out."""
         exact = self.loss is None and self._compile_metrics is None and self.can_mask
         return exact and keras.config.backend() != "torch" and bool(self.jit_compile)
 
-    def _open(self, stream, data, batch_size):
-        """Prepare `stream` for the batches of `data`; return `data`, unread."""
+    def _open(self, stream, data, batch_size, targets=None):
+        """Prepare `stream` for the batches of `data`; return `data`, unread.
+
+        `targets` are those of arrays; batches have their own.
+        """
         if getattr(data, "pads", False) and not self.padded:
             required = "must hold no padding, which this model would read as words."
             received = f"Received: {type(data).__name__}. Build the model with padded=True."
@@ -591,8 +626,9 @@ class LanguageModel(ClearsAllGradients):
         if batch_size is not None:
             check_count("batch_size", batch_size, least=1)
         try:
+            check = functools.partial(self._check_batch, lowest)
             data, batch_size = look_ahead(
-                data, batch_size, lowest, self.vocabulary_size, faults=stream.faults
+                data, targets, batch_size, check=check, faults=stream.faults
             )
         except (AttributeError, IndexError, StopIteration, TypeError) as error:
             message = "must be integers of shape (batch, time), or batches of them. Received:"
@@ -615,13 +651,23 @@ class LanguageModel(ClearsAllGradients):
         self._arrange(stream, carried, bucketed, batch_size)
         return data
 
+    def _check_batch(self, lowest, tokens, targets):
+        """Raise `ArgumentError` for tokens or targets beyond the vocabulary; symbols are not read.
+
+        A loss of your own may have targets of another kind.
+        """
+        if not isinstance(tokens, dict):
+            check_call("x", tokens, lowest, self.vocabulary_size)
+            if targets is not None and self.loss is None:
+                check_targets(targets, tuple(tokens.shape), self.vocabulary_size)
+
     def _arrange(self, stream, carried, bucketed, batch_size):
         """Give `stream` a layout; drop the compiled step if it was traced with another."""
         changed = (stream.carried, stream.bucketed) != (carried, bucketed)
         stream.carried, stream.bucketed = carried, bucketed
         if carried:  # else the number of rows may vary
             samples = self.dropout_samples if stream is self.training_rows else 1
-            changed |= stream.resize(samples * batch_size)
+            changed |= stream.resize(samples * batch_size, samples)
         if num_devices() > 1:  # Keras fixes the layout of each variable when it makes a step
             changed |= stream.num_variables != len(self.variables)
             stream.num_variables = len(self.variables)

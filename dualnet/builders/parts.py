@@ -77,7 +77,10 @@ def class_of(argument: str, part: Any) -> Any:
         of_keras = [OF_KERAS + part] if hasattr(keras.layers, part) else []
         module = f"the module that registers {part!r} first"
         way_out = f" Give the class itself, or import {module}: in the shell, with {ENVIRONMENT}="
-        way_out = did_you_mean(part, of_keras or names) or f"{way_out}MODULE."
+        likely = did_you_mean(part, of_keras or names)
+        if part.lower() in names:
+            likely = f" Did you mean {part.lower()!r}?"
+        way_out = likely or f"{way_out}MODULE."
     what = "a class of your own, or the name that it is registered by with Keras"
     raise ArgumentError(argument, f"must be {of_choices}{what}.", way_out, **{argument: part})
 

@@ -854,6 +854,9 @@ class CommonStations:
             and arguments.get("cell") == "depth_gated_lstm"
             and arguments.get("recurrent_layers", 1) == 1
         ):  # one cell is the whole stack
+            if len(sizes) != (depth := arguments.get("depth", 1)):
+                required = f"must be one size, or one for each of the {depth} layers of `depth`."
+                raise ArgumentError("recurrent_units", required, recurrent_units=sizes, depth=depth)
             arguments = {**arguments, "recurrent_units": sizes[-1], "lower_units": sizes[:-1]}
         fields = {name: s.fields_of(arguments) for name, s in cls.classes().items()}
         known = {name for station in cls.classes().values() for name in station.names()}

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 from keras import layers, ops
 
 from dualnet._checks import ArgumentError
@@ -21,8 +22,9 @@ class StreamState(layers.Layer):
         batch_size: int, the number of streams; None before it is known.
         carried: bool. Whether steps use the state at all; else each starts from zeros.
         bucketed: bool. Whether the batches are padded by `BucketedBatches`.
-        first: tuple of arrays `(1, size)` or `(batch_size, size)`, the state that the streams
-            start from; None for zeros.
+        samples: int. Number of streams of each row of a batch, one for each dropout sample.
+        first: tuple of arrays `(1, size)` or `(batch_size, size)`, or of a row for each row of a
+            batch, the state that the streams start from; None for zeros.
         faults: list of the errors in batches that were read.
         num_variables: int. Number of variables that the model had when its step was compiled.
     """
@@ -31,6 +33,7 @@ class StreamState(layers.Layer):
         super().__init__(trainable=False, **kwargs)
         self.sizes = sizes
         self.batch_size = None
+        self.samples = 1
         self.carried = True
         self.bucketed = False
         self.first = None
@@ -57,8 +60,9 @@ class StreamState(layers.Layer):
         """Whether the states are carried, whether batches are bucketed, and the batch size."""
         return self.carried, self.bucketed, self.batch_size
 
-    def resize(self, batch_size):
+    def resize(self, batch_size, samples=1):
         """Make room for `batch_size` streams; return whether the variables are new."""
+        self.samples = samples
         if batch_size == self.batch_size:
             return False
         for i, size in enumerate(self.sizes):
@@ -83,13 +87,16 @@ class StreamState(layers.Layer):
 
     def restart(self):
         """Let the streams start from their first state again."""
-        rows = {len(state) for state in self.first or ()} - {1, self.batch_size}
-        if rows and self.batch_size is not None:
-            required = f"must have one row, or {self.batch_size}, the number of streams."
+        of_batch = None if self.batch_size is None else self.batch_size // self.samples
+        rows = {len(state) for state in self.first or ()} - {1, of_batch, self.batch_size}
+        if rows and of_batch is not None:
+            required = f"must have one row, or {of_batch}, the number of streams."
             way_out = "Call reset_state with another state."
             raise ArgumentError("state", f"{required} Received: {rows.pop()} rows. {way_out}")
         for i, state in enumerate(self._states()):
-            first = 0.0 if self.first is None else self.first[i]
+            first = np.zeros((1, 1)) if self.first is None else self.first[i]
+            if len(first) == of_batch:
+                first = np.tile(first, (self.samples, 1))
             state.assign(ops.broadcast_to(ops.convert_to_tensor(first, state.dtype), state.shape))
 
     def save_own_variables(self, store):

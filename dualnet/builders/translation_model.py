@@ -111,14 +111,14 @@ class TranslationModel(LanguageModel):
     def _uses_buckets(self):
         return False  # the batches of pairs have few lengths already
 
-    def _open(self, stream, data, batch_size):
+    def _open(self, stream, data, batch_size, targets=None):
         if isinstance(data, dict):  # arrays, whose rows are pairs
             check_range("source", np.asarray(data["source"]), -1, self.source_vocabulary_size)
             check_range("target", np.asarray(data["target"]), -1, self.vocabulary_size)
             self._arrange(stream, False, False, batch_size)
             return data
         sources = getattr(data, "source_vocabulary", None)
-        data = super()._open(stream, data, batch_size)
+        data = super()._open(stream, data, batch_size, targets)
         if self.source_vocabulary is None:
             self.source_vocabulary = sources
         return data

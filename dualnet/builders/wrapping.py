@@ -45,8 +45,9 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     states: list[Any] = []
     new_states: list[Any] = []
     logits, hidden = [], []
+    padded = any(model.padded for model in models)
     for number, model in enumerate(models, start=1):
-        graph = model.graph
+        graph = model.graph.with_masks() if padded and not model.padded else model.graph
         inputs = [graph.tokens, *graph.states]
         outputs = [graph.word_logits, graph.hidden, *graph.new_states]
         member = keras.Model(inputs, outputs, name=f"member_{number}")
@@ -55,7 +56,7 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
         logits.append(member_logits)
         hidden.append(member_hidden)
         states, new_states = states + member_states, new_states + new_member_states
-    return tokens, states, new_states, logits, hidden, any(model.padded for model in models)
+    return tokens, states, new_states, logits, hidden, padded
 
 
 @checked
@@ -205,8 +206,8 @@ def ensemble_model(
         way_out = "Give vocabulary_size, which all of them take."
         raise ArgumentError("members", f"{required} Received: models of {sizes} words. {way_out}")
     padded = [model.padded for model in models]
-    if any(padded) and any(model.builder == "core" for model in models):
-        other = "with one from LanguageModel.from_core, which knows no padding."
+    if any(padded) and not all(model.can_mask for model in models):
+        other = "with one from LanguageModel.from_core or with a cache, which knows no padding."
         required = f"must not mix models of padded sentences, of batching='sentences', {other}"
         raise ArgumentError("members", required, padded=padded)
     hidden = sum(model.graph.hidden.shape[-1] for model in models)

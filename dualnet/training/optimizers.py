@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from dualnet._checks import ArgumentError
 from dualnet._optimizers import CompiledUpdates
 
 AVERAGES = ("none", "asgd", "mean", "two_tailed")
@@ -181,6 +182,11 @@ class RectifiedAdam(Averaging, keras.optimizers.Adam):
 
     Reference: Liu et al., 2020, https://arxiv.org/abs/1908.03265, Algorithm 2
     """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.amsgrad:
+            raise ArgumentError("amsgrad", "must be False, as in the paper.", amsgrad=True)
 
     def update_step(self, gradient, variable, learning_rate):
         rate, gradient = ops.cast(learning_rate, variable.dtype), ops.cast(gradient, variable.dtype)

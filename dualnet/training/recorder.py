@@ -155,7 +155,9 @@ class Recorder(keras.callbacks.Callback):
             **(two_tailed.columns(results) if self.is_two_tailed else {}),
         }
         if self.may_restart and has_diverged(row, history):
-            self._refuse_to_go_on("The validation perplexity is over twice the best")
+            plain = row.get("val_perplexity_plain", row["val_perplexity"])
+            what = "over twice the best" if math.isfinite(plain) else "no longer a number"
+            self._refuse_to_go_on(f"The validation perplexity is {what}")
         history.append(row)
         self.epoch_logs = {key: float(row[key]) for key in row if key not in NOT_LOGGED}
         with _weights_in(model, candidates[reported]):
