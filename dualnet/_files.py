@@ -20,6 +20,8 @@ from dualnet._checks import ArgumentError, StrPath, check_path
 
 UNFINISHED = ".unfinished-"  # prefix of what a killed process may leave behind
 LOCK = ".lock"
+UMASK = os.umask(0o022)  # it can be read only by setting it
+os.umask(UMASK)
 
 
 class NotARegularFileError(OSError):
@@ -62,7 +64,11 @@ def read_bounded(path: StrPath, most: int) -> bytes:
 def read_json(path: StrPath) -> Any:
     """Return the contents of the regular JSON file `path`."""
     with open_regular(path) as file:
-        return json.loads(file.read())
+        try:
+            return json.loads(file.read())
+        except (ValueError, RecursionError) as error:
+            message = f"A file of JSON must be intact. Received: {os.fspath(path)!r}"
+            raise ValueError(f"{message}: {error}.") from None
 
 
 def write_whole(path: StrPath, data: bytes | str) -> None:
@@ -95,7 +101,7 @@ def written_beside(path: StrPath) -> Iterator[Path]:
             temporary = Path(name)
             stack.callback(temporary.unlink, missing_ok=True)
             yield temporary
-            os.chmod(temporary, 0o644)  # mkstemp makes it private
+            os.chmod(temporary, 0o666 & ~UMASK)  # mkstemp makes it private
             flush(temporary)
             if is_special:
                 path.write_bytes(temporary.read_bytes())
@@ -123,7 +129,7 @@ def folder_beside(path: StrPath) -> Iterator[Path]:
     path = Path(path)
     temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
     try:
-        temporary.chmod(0o755)  # mkdtemp makes it private
+        temporary.chmod(0o777 & ~UMASK)  # mkdtemp makes it private
         yield temporary
         if path.exists():
             shutil.rmtree(path)

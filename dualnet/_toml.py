@@ -147,7 +147,9 @@ def line_of(text: str, key: str, *, table: str = "") -> int:
     if table:
         pair = rf"^\s*{name}\s*[.=]"
         header = rf"^\s*\[{re.escape(table)}\.{name}[\].]"
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Keys in strings of several lines are none.
+    text = _QUOTED.sub(lambda found: "\n" * found[0].count("\n") or found[0], text)
+    for number, line in enumerate(text.split("\n"), start=1):
         if re.search(header, line) or (inside and re.search(pair, line)):
             if not line.lstrip().startswith("#"):
                 return number

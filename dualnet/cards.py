@@ -145,17 +145,20 @@ def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:
     except ArgumentError as error:
         if not card.file or error.argument in overrides:
             raise
-        raise ValueError(f"{_place_of(error.argument, card.file)}: {error}") from None
+        raise ValueError(f"{_place_of(error.argument, card)}: {error}") from None
 
 
-def _place_of(key: str, file: str) -> str:
-    """Return the file and line that set `key`: the card in `file`, or else one of its bases."""
-    files = [file]
+def _place_of(key: str, card: Card) -> str:
+    """Return the file and line that set `key`: those of the `card`, or else of one of its bases."""
+    tables = [f"corpora.{card.corpus}.config", f"corpora.{card.corpus}.recipe", "config", "recipe"]
+    files = [card.file]
     for path in files:
-        if line := line_of(Path(path).read_text("utf-8-sig"), key):
+        text = Path(path).read_text("utf-8-sig")
+        lines = (line_of(text, key, table=table) for table in [*tables, ""])
+        if line := next(filter(None, lines), 0):
             return at_line(path, line)
         files += filter(is_file, reversed(bases_of(path, read_toml(path))))
-    return file
+    return card.file
 
 
 def is_file(name: StrPath) -> bool:

@@ -349,7 +349,8 @@ def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):
     path = tmp_path / "out" / "curves.png"
     infinite = write_run(tmp_path / "infinite", [np.inf] * 3, [np.inf] * 3)
     falling = write_run(tmp_path / "falling", [1e30, 20.0], [1e30, 1.0])
-    analysis.plot_learning_curves({"infinite": infinite, "falling": falling}, path, split="both")
+    curves = {"infinite": infinite, "falling $a_$": falling}
+    analysis.plot_learning_curves(curves, path, split="both")
     check_png(path)
 
 

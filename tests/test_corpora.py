@@ -67,6 +67,13 @@ def test_a_vocabulary_that_lower_cases_reads_a_text_in_lower_case(tmp_path):
     np.testing.assert_array_equal(ids, bpe.encode(TEXTS["train"]))
 
 
+def test_a_path_that_is_no_text_and_a_tokeniser_without_a_name_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="`name_or_folder` must be text that UTF-8 can hold"):
+        corpora.load(f"{tmp_path}/\udcff")
+    with pytest.raises(ValueError, match="`tokenizer` must be one of"):
+        corpora.load(write(tmp_path), tokenizer="")
+
+
 @pytest.mark.parametrize("name", ["lowercase", "download"])
 @pytest.mark.parametrize("value", ["no", 1, None])
 def test_a_flag_of_a_corpus_must_be_one(tmp_path, name, value):

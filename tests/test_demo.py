@@ -34,6 +34,11 @@ def test_the_demo_trains_adapts_compares_and_serves(short_text, tmp_path, capsys
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
 
+def test_with_json_the_demo_prints_nothing_else(cli, monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "run", lambda folder: print("a table") or {"lstm": 1})
+    assert cli.json(f"demo --output {tmp_path}/demo") == {"lstm": 1}
+
+
 def test_the_demo_replaces_only_its_own_files(tmp_path):
     folder = tmp_path / "demo"
     folder.mkdir()

@@ -301,6 +301,19 @@ def test_without_pyarrow_the_extra_is_named(cli, places, tmp_path, monkeypatch):
     assert not (tmp_path / "out.parquet").exists()
 
 
+def test_files_are_as_private_as_the_umask_says(tmp_path):
+    code = "import os, sys; os.umask(0o077); from dualnet import _files as files\n"
+    code += "files.write_whole(sys.argv[1] + '/file', 'x')\n"
+    code += "with files.folder_beside(sys.argv[1] + '/folder'): pass"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"file": 0o600, "folder": 0o700}
+
+
+def test_brackets_without_end_are_a_string():
+    assert console.settings_of(["units=" + "[" * 3000]) == {"units": "[" * 3000}
+
+
 def test_progress_is_shown_on_a_terminal_alone(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
@@ -324,6 +337,11 @@ def test_a_killed_process_is_resumed(cli, places, tmp_path):
         while not progress.exists() or not json.loads(progress.read_text())["after"]:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
+    found = progress.read_text()
+    for damaged, message in (("{}", "must find the progress"), ("x", "must be intact. Received")):
+        progress.write_text(damaged)
+        assert message in cli.refused(f"{score} {tmp_path}/out.tsv --resume")
+    progress.write_text(found)
     cli(f"{score} {tmp_path}/out.tsv --resume")
     cli(f"{score} {tmp_path}/whole.tsv")
     assert (tmp_path / "out.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()

@@ -613,7 +613,7 @@ def test_an_export_leaves_nothing_else_and_refuses_a_folder_with_files(served, t
     parent = served.path.parent
     assert served.path.is_absolute() and [path.name for path in parent.iterdir()] == ["model"]
     assert served.path.stat().st_mode & 0o777 == 0o755  # a server may run as another user
-    with pytest.raises(FileExistsError, match="`directory` must be new or empty"):
+    with pytest.raises(FileExistsError, match="`path` must be new or empty"):
         dualnet.export(served.model, served.path)
 
 
@@ -621,8 +621,8 @@ def test_an_export_leaves_nothing_else_and_refuses_a_folder_with_files(served, t
 @pytest.mark.parametrize(
     ("name", "limit", "place"),
     [  # The bytes that fit: less than the weights, the graph, the file, what LiteRT converts.
-        ("model", 8, "directory"),
-        ("model", 20_000, "directory"),
+        ("model", 8, "path"),
+        ("model", 20_000, "path"),
         ("model.onnx", 100, "path"),
         ("model.tflite", 100, "TMPDIR"),
     ],
@@ -670,7 +670,7 @@ def test_of_two_simultaneous_exports_the_first_wins_and_the_other_says_so(monkey
         UNCHECKED_EXPORT("the other", directory)
 
     stub_write(monkeypatch, export_another)
-    with pytest.raises(FileExistsError, match="`directory` must be new or empty"):
+    with pytest.raises(FileExistsError, match="`path` must be new or empty"):
         UNCHECKED_EXPORT("this one", directory)
     assert (directory / "saved_model.pb").read_text() == "the other"
     assert list(directory.parent.iterdir()) == [directory]
@@ -759,7 +759,7 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
         UNCHECKED_EXPORT("a model", "")
     file = tmp_path / "file"
     file.write_text("untouched")
-    with pytest.raises(FileExistsError, match="`directory` must be new or empty.*which is a file"):
+    with pytest.raises(FileExistsError, match="`path` must be new or empty.*which is a file"):
         UNCHECKED_EXPORT("a model", file)
     message = r"`{}` must be a place where files can be written\..*/file"
     with pytest.raises(OSError, match=message.format("directory")):

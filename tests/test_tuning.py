@@ -192,6 +192,12 @@ def test_a_hypermodel_is_of_what_a_plain_fit_can_do(corpus, tmp_path, run):
     hp = keras_tuner.HyperParameters()
     with pytest.raises(ValueError, match="`averaging` must be 'none'"):
         tuning.HyperModel(job, corpus).build(hp)
+    for setting in ({"drop_state_probability": 0.9}, {"linear_decay": True}, {"patience": 1}):
+        job = load_job(write_job(tmp_path)).with_settings(setting)
+        with pytest.raises(ValueError, match=f"`{next(iter(setting))}` must be"):
+            tuning.HyperModel(job, corpus).build(hp)
+    with pytest.raises(ValueError, match="`job` must be a Job"):
+        tuning.HyperModel("dual_table1", corpus)
 
 
 # --- what it refuses

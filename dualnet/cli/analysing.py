@@ -8,7 +8,13 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Table, quietly, report
-from dualnet.cli.options import OfCorpus, check_corpus, corpus_of, open_language_model
+from dualnet.cli.options import (
+    OfCorpus,
+    check_corpus,
+    check_file,
+    corpus_of,
+    open_language_model,
+)
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
 
@@ -20,7 +26,7 @@ class Plotting(Options):
         output: Plot the result into this file.
     """
 
-    output: str | None = field(None, metavar="PNG")
+    output: str | None = field(None, check_file, metavar="PNG")
 
 
 class Curves(Plotting):

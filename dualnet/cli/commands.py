@@ -1,6 +1,8 @@
 """The commands that have no module of their own: call the library and print the result."""
 
+import contextlib
 import itertools
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -174,6 +176,9 @@ def export(options: Export) -> None:
     """
     settings = Exporting.fields_of(options.arguments())
     run = Run.open(options.run_folder)
+    if os.path.isdir(options.path) and os.listdir(options.path):  # before the model is loaded
+        received = f"Received: {options.path!r}, which holds files. Choose another."
+        raise ArgumentError("path", f"must be new or empty. {received}")
     serving = quietly("dualnet.serving")
     model = run.model()
     format = options.format or serving.format_of(options.path)
@@ -210,7 +215,10 @@ def demo(options: Demo) -> None:
     Examples:
         dualnet demo --output demo
     """
-    report(options, quietly("dualnet.demo", seeds=True).run(options.output))
+    demo = quietly("dualnet.demo", seeds=True)
+    with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
+        results = demo.run(options.output)
+    report(options, results)
 
 
 # --- tokenisers

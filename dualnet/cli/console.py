@@ -244,7 +244,7 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
             raise ArgumentError("--set", f"takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
         try:
             settings[key] = tomllib.loads(f"value = {value}")["value"]
-        except ValueError:  # not TOML, or an integer of thousands of digits
+        except (ValueError, RecursionError):  # no TOML, or thousands of digits or brackets
             short = re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", value, re.IGNORECASE)
             settings[key] = float(value) if short else value  # .01 and 1. are no TOML
     return settings

@@ -21,6 +21,7 @@ from dualnet.cli.options import (
     Pairs,
     Setting,
     check_corpus,
+    check_file,
     corpus_of,
     name_of,
     number_or,
@@ -84,7 +85,7 @@ class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEv
 
     split: str | None = choice(None, SPLITS)
     quiet: bool = False
-    plot: str | None = field(None, metavar="PNG")
+    plot: str | None = field(None, check_file, metavar="PNG")
     dynamic: bool = False
     rule: str | None = choice(None, [*RULES, "published"])
     keep: str | None = field(None, metavar="RUN")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -140,7 +141,7 @@ def _about(name: str, card: zoo.Card, run: Run | None) -> Iterator[str]:
         text = f"--corpus {card.corpus or 'FILE'}"
         if card.builder == "encoder_decoder":
             text = "--pairs FOLDER"
-        measure = f"dualnet train {name} {text} --output RUN --dry-run"
+        measure = f"dualnet train {shlex.quote(name)} {text} --output RUN --dry-run"
         yield f"time        of an epoch on this machine, from a few steps: {measure}"
     if card.seed is not None:
         yield f"seed        {card.seed}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._columns import to_arrow
-from dualnet._files import UNFINISHED, flush, make_folder, read_json, write_whole
+from dualnet._files import UNFINISHED, flush, is_full, make_folder, read_json, write_whole
 from dualnet.cli.console import as_json, cell
 from dualnet.corpora.records import Block
 
@@ -140,6 +140,10 @@ class Output:
             raise FileExistsError(f"{message}{way_out}")
         if self.progress.exists():
             saved = read_json(self.progress)
+            if not isinstance(saved, dict) or {"settings", "after", "size", "totals"} - {*saved}:
+                message = "must find the progress that was written there. Received: "
+                way_out = f"{str(self.progress)!r}, which was altered. Choose another --output."
+                raise ArgumentError("--resume", message + way_out)
             for name, value in settings.items():
                 before = saved["settings"].get(name)
                 # 0.2.0.dev0 did not record the bytes of a packed file.
@@ -161,6 +165,11 @@ class Output:
                 if self.sink.add(block.index, rows):
                     self._save(after)
             whole = True
+        except OSError as error:
+            if not is_full(error):
+                raise
+            way_out = "Free some space, then go on with the same command and --resume."
+            raise OSError(f"{str(self.path)!r} is not whole: {error.strerror}. {way_out}") from None
         finally:
             self.sink.close(whole=whole)
         self._save(after)

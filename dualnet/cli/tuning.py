@@ -77,7 +77,8 @@ def tune(options: Tune) -> None:
         run = str(open_language_model(run, name="run").path)
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
-    check_corpus(options.corpus, options.reading(), resume=options.resume)
+    if "chief" in os.environ.get("KERASTUNER_TUNER_ID", "chief"):  # a worker needs no corpus
+        check_corpus(options.corpus, options.reading(), resume=options.resume)
     with console.silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
         from dualnet.tuning.report.tables import RESULTS

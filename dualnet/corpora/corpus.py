@@ -16,7 +16,7 @@ from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, ha
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import DOCUMENTS, UNK, Tokenizer, Vocabulary, load_tokenizer
 from dualnet.text.loading import tokenizer_suffix
-from dualnet.text.plain_text import BLOCK_BYTES, DOCUMENT_BYTES, words_of
+from dualnet.text.plain_text import BLOCK_BYTES, DOCUMENT_BYTES, check_text, words_of
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches
@@ -285,7 +285,7 @@ def choose_tokenizer(
             required = f"must be {vocabulary.documents!r}, as the vocabulary says."
             raise ArgumentError("documents", required, documents=documents)
         return vocabulary.kind, vocabulary
-    name = os.fspath(tokenizer or Vocabulary.kind)
+    name = os.fspath(Vocabulary.kind if tokenizer is None else tokenizer)
     if tokenizer_suffix(name) or os.sep in name:
         return name, load_tokenizer(name, documents=documents or "line", lowercase=lowercase)
     check_tokenizer(name)
@@ -301,7 +301,8 @@ def locate(
     fractions: Sequence[float] | None = None,
 ) -> Text:
     """Return the text of a corpus, not yet read."""
-    file, address = Path(name_or_folder).expanduser(), os.fspath(name_or_folder)
+    address = check_text("name_or_folder", os.fspath(name_or_folder))
+    file = Path(name_or_folder).expanduser()
     named = name_or_folder in NAMES
     if fractions is not None and (path is not None or named or file.is_dir()):
         required = f"divide a single file, and {address!r} has its splits."

@@ -107,7 +107,10 @@ def _file(ids: Iterator[np.ndarray], path: Path) -> np.ndarray:
 
 def mapped(path: Path) -> np.ndarray:
     """Return the array in the file `path` as a read-only memory map."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        raise ValueError(f"A file of ids must be intact. Received: {str(path)!r}.") from None
     return np.asarray(array)  # a plain array: slices of np.memmap are slow
 
 

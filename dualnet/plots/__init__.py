@@ -51,11 +51,11 @@ def plot_curves(
     for name, values in curves.items():
         style = train if name.endswith("train") else valid
         colour = colours.setdefault(name.rsplit(" ", 1)[0], f"C{len(colours)}")
-        axes.plot(range(1, len(values) + 1), values, label=name, color=colour, **style)
+        axes.plot(range(1, len(values) + 1), values, label=_plain(name), color=colour, **style)
     first_words = {model.split()[0]: colour for model, colour in reversed(colours.items())}
     for name, value in lines.items():
         colour = first_words.get(name.split()[0], "0.4")
-        axes.axhline(value, label=name, color=colour, linestyle=":", linewidth=1.2)
+        axes.axhline(value, label=_plain(name), color=colour, linestyle=":", linewidth=1.2)
     axes.set_yscale("log")
     drawn = [*curves.values(), *([value] for value in lines.values())]
     _scale(axes, [np.asarray(values, np.float64) for values in drawn], cut and longest > MARKED)

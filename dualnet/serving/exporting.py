@@ -267,7 +267,7 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
 def _export_folder(model: LanguageModel, directory: Path, format: str, request: Exporting) -> None:
     if directory == Path.cwd():  # a new folder would take its place, and leave the shell nowhere
         raise ArgumentError("path", "must not be the current folder.", path=str(directory))
-    with _explained("directory", directory):
+    with _explained("path", directory):
         _check_new_or_empty(directory)
         _make_parent(directory)
         with _unfinished(directory) as folder:
@@ -346,7 +346,7 @@ def _check_new_or_empty(directory: Path) -> None:
     if any(directory.iterdir()) if is_folder else directory.exists():
         problem = "which holds files" if is_folder else "which is a file"
         received = f"Received: {str(directory)!r}, {problem}."
-        raise FileExistsError(f"`directory` must be new or empty. {received}")
+        raise FileExistsError(f"`path` must be new or empty. {received} Choose another.")
 
 
 def _make_parent(path: Path) -> None:

@@ -157,6 +157,11 @@ def resume(request: Request, *, may_be_finished: bool) -> Iterator[Start]:
             way_out = "Go on from it into a new RUN: give the folder in place of a model."
             message = "--resume needs a RUN that was trained in its folder. Received: "
             raise ValueError(f"{message}{str(folder)!r}. {note} {way_out}")
+        trained = (folder / "metrics.csv").is_file() and (folder / run_folder.WEIGHTS).is_file()
+        if trained and not checkpoints.exist(folder):  # a new training would replace its weights
+            way_out = "Go on from its weights into a new RUN: give the folder in place of a model."
+            received = f"Received: {str(folder)!r}, whose checkpoints are gone. {way_out}"
+            raise FileNotFoundError(f"--resume needs the checkpoints of a RUN. {received}")
         card = resumed_card(request, run, may_be_finished=may_be_finished)
         corpus = resumed_corpus(request, run)
         read = run_folder.corpus_table(corpus).items()  # it may have moved

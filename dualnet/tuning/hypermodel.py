@@ -7,7 +7,7 @@ import keras
 import keras_tuner
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, checked
 from dualnet.builders import LanguageModel
 from dualnet.corpora import Corpus
 from dualnet.training import Recipe, batches_of, card_for, split_overrides
@@ -17,7 +17,10 @@ from dualnet.tuning.budget import solved
 from dualnet.tuning.job import Job
 
 # What a plain `fit` cannot do, with the values that turn it off.
-BEYOND_FIT = {"averaging": "none", "finetune": "none", "length_deviation": 0.0}
+BEYOND_FIT = {
+    "averaging": "none", "finetune": "none", "length_deviation": 0.0, "linear_decay": False,
+    "drop_state_probability": 0.0, "on_divergence": "stop", "patience": 0,
+}  # fmt: skip
 
 
 class HyperModel(keras_tuner.HyperModel):
@@ -47,6 +50,7 @@ class HyperModel(keras_tuner.HyperModel):
     ('dual_mdlstm', 'plain')
     """
 
+    @checked
     def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
         if job.kind != "training":
             received = f"{job.name!r} of the kind {job.kind!r}. Use dualnet.tuning.search"

@@ -327,6 +327,8 @@ class Job(Settings):
 
     def check(self) -> None:
         check_fields(self)
+        if not 0 <= self.seed < 2**32:
+            self.refuse("seed", "must be from 0 to 2**32 - 1.")
         options = TUNERS[self.tuner]
         takes = ", ".join(options.names()) or "none"
         what = f"must be an option of the tuner {self.tuner!r}, which takes {takes}."

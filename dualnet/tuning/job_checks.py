@@ -43,6 +43,13 @@ def _card(job: Job) -> zoo.Card:
         card = zoo.card(job.model)
     except (ValueError, FileNotFoundError) as error:
         raise JobError(("model",), f"must be a model of the zoo, or a card. {error}") from None
+    if not zoo.is_file(job.model) and job.model not in zoo.list_models():
+        message = "must be a model of the zoo, or a card: trials start from random weights. "
+        received = f"Received: {job.model!r}, which is trained. Copy its card into a file."
+        raise JobError(("model",), message + received)
+    if card.builder == "encoder_decoder":
+        message = "must be a language model: a search trains on a text. Received: "
+        raise JobError(("model",), f"{message}{job.model!r}, which translates.")
     if is_gated(card.config) or "members" in card.config:
         message = "must be trained as a whole, from random weights. Received: "
         way_out = "which has a gate or members. To search a gate, use kind = 'gate'."

@@ -1,9 +1,10 @@
 """The folder of a search: what its processes share, and the corpus that its trials read."""
 
+import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -69,13 +70,24 @@ class Search:
 
 def read_search(folder: Path) -> Search:
     """Return the search in `folder`."""
-    try:
+    with unaltered(folder, f"{SEARCH} and {JOB}", ValueError, FileNotFoundError):
         fields = read_json(folder / SEARCH)
         del fields["versions"]
         return Search(folder=folder, job=load_job(folder / JOB), **fields)
-    except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
+
+
+@contextlib.contextmanager
+def unaltered(folder: Path, names: str, *faults: type[Exception]) -> Iterator[None]:
+    """Raise `ValueError` for files of the search in `folder` that have other keys or kinds.
+
+    `faults` are further errors that their contents may lead to.
+    """
+    shapes: tuple[type[Exception], ...] = (KeyError, TypeError, AttributeError, RuntimeError)
+    try:
+        yield
+    except shapes + faults as error:
         raise ValueError(
-            f"{SEARCH} and {JOB} of a search must not be altered. Received: those in "
+            f"{names} of a search must not be altered. Received: those in "
             f"{str(folder)!r}, damaged or altered ({type(error).__name__}: {error}). Restore them, "
             "or start a new search in another folder."
         ) from None

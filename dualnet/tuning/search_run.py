@@ -300,12 +300,14 @@ def search(
     leftover = (JOB, CORPUS)  # of a search that was killed as it began
     claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
     with claimed, Interrupts() as interrupts:
-        state, hypermodel = _begin(
-            folder, job, corpus, read_as, run, request.checkpoint_steps, resume=resume
-        )
-        if progress and hypermodel and hypermodel.corpus.note:
-            print(hypermodel.corpus.note, file=sys.stderr, flush=True)
-        search_run = SearchRun(state, hypermodel, interrupts, progress)
+        read = search_folder.unaltered(folder, "The files")
+        with read if resume else contextlib.nullcontext():
+            state, hypermodel = _begin(
+                folder, job, corpus, read_as, run, request.checkpoint_steps, resume=resume
+            )
+            if progress and hypermodel and hypermodel.corpus.note:
+                print(hypermodel.corpus.note, file=sys.stderr, flush=True)
+            search_run = SearchRun(state, hypermodel, interrupts, progress)
         return search_run.run(request.workers, is_chief=process_role == "chief")
 
 

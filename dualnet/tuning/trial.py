@@ -38,6 +38,16 @@ def write_task(folder: Path, task: Task) -> None:
     write_whole(folder / TASK, json.dumps(dataclasses.asdict(task), indent=2) + "\n")
 
 
+def read_task(folder: Path) -> Task:
+    """Return what `write_task` wrote into the folder of a trial."""
+    path = folder / TASK
+    try:
+        return Task(**read_json(path))
+    except TypeError as error:
+        message = f"{TASK} of a trial must not be altered. Received: {str(path)!r}, {error}."
+        raise ValueError(f"{message} Start a new search in another folder.") from None
+
+
 def read_outcome(folder: Path) -> dict[str, Any] | None:
     """Return the outcome of the trial in `folder`, None if it has not ended."""
     path = folder / OUTCOME

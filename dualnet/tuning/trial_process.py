@@ -22,7 +22,7 @@ import filelock
 import numpy as np
 
 from dualnet import adaptation, builders, evaluation, training
-from dualnet._files import is_full, read_json, write_whole, written_beside
+from dualnet._files import is_full, write_whole, written_beside
 from dualnet.adaptation import GradientStatistics, gradient_statistics
 from dualnet.requests import DynamicEvaluating
 from dualnet.runs import Run, read_card
@@ -51,7 +51,7 @@ def _run(folder: Path) -> int:
     signal.signal(signal.SIGTERM, _raise_stopped)  # a training installs its own handler
     start = time.monotonic()
     search = read_search(folder.parents[1])
-    task = trial.Task(**read_json(folder / trial.TASK))
+    task = trial.read_task(folder)
     out_of_time = threading.Event()
     try:
         if task.max_seconds is not None:

@@ -130,6 +130,6 @@ def _settings_text(settings: dict[str, Any]) -> str:
 
 def _result(row: Row) -> str:
     if row.status == "failed":
-        return f"failed: {row.message.splitlines()[0].rstrip('.')}"
+        return f"failed: {row.message.partition(chr(10))[0].rstrip('.')}"
     early = {"hopeless": ", pruned", "time": ", out of time"}.get(row.ended, "")
     return f"has validation perplexity {row.val_perplexity:.2f}{row.per_byte}{early}"

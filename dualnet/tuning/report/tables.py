@@ -15,7 +15,7 @@ from dualnet.corpora import NAMES
 from dualnet.runs import Run
 from dualnet.runs.folder import LEARNT, READ_AS, card_table, tokenizer_file
 from dualnet.tuning.job import CORPUS, SEARCH, Job
-from dualnet.tuning.trial import RUN, TASK, TRIALS, read_outcome, read_progress
+from dualnet.tuning.trial import RUN, TRIALS, read_outcome, read_progress, read_task
 
 RESULTS = "results.json"
 COMPARABLE = ("val_bits_per_byte", "val_bits_per_character", "val_perplexity_per_word")
@@ -136,9 +136,10 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     """
     epoch = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
     result = f"validation perplexity {row.val_perplexity:.2f}{row.per_byte}{epoch}"
-    note = f"Best of {number} trials of job {job.name}: {result}."
+    name = " ".join(job.name.split())  # a comment is one line
+    note = f"Best of {number} trials of job {name}: {result}."
     trial_folder = folder / TRIALS / row.trial
-    settings = read_json(trial_folder / TASK)["settings"]
+    settings = read_task(trial_folder).settings
     search = read_json(folder / SEARCH)
     run, corpus = search["run"], search["corpus"]
     written = folder / CORPUS if corpus == CORPUS else None
@@ -148,7 +149,8 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         paper = {"paper": job.paper} if job.paper else {}
         table = {"note": note, "run": run, **paper, "evaluation": settings}
         command = _evaluate_command(run, corpus, settings)
-        comment = f"To reproduce it:\n  {command} --split valid\nOn the test split:\n  {command}"
+        on_test = f"On the test split:\n  {command} --split test"
+        comment = f"To reproduce it:\n  {command} --split valid\n{on_test}"
     else:
         from dualnet.tuning.report.effects import config_with_effect, recipe_with_effect
 
