@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from dualnet import zoo
 from dualnet.cli import main
 from dualnet.cli.parser import make_parser
 from dualnet.corpora import python_reference
@@ -92,3 +93,9 @@ def test_the_commands_of_a_page_are_known(page):
         for line in lines(code) if kind == "console" else []:
             if command := re.search(r"(?:^\$|\|)(?: \w+=\S+)* +dualnet (.*)", line):
                 parser.parse_args(shlex.split(command[1], comments=True))
+
+
+def test_the_readme_is_short_and_counts_the_cards():
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert len(text.splitlines()) <= 150
+    assert f"{len(zoo.list_models())} cards hold" in text
