@@ -14,7 +14,6 @@ from dualnet import corpora
 from dualnet.corpora import PairSplit
 from dualnet.corpora.number_words import number_words
 from dualnet.corpora.pair_batches import PairBatches
-from dualnet.corpora.pair_corpus import load_splits
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 
 EN = {"train": "a dog\n\nthe cat sat\na cat", "valid": "a dog\n", "test": "\nthe bird\n"}
@@ -152,11 +151,13 @@ def test_a_single_table_is_divided(tmp_path):
 
 def test_one_split_can_be_read_alone_and_is_all_of_a_table(tmp_path):
     expected = load(write(tmp_path / "all")).test
-    settings = {"source": "en", "target": "de", "tokenizer": "characters"}
+    with pytest.raises(ValueError, match="`tokenizer` must be one that exists, where the split"):
+        load(tmp_path / "all", splits=["test"])
+    settings = {"source": "en", "target": "de", "tokenizer": ByteTokenizer()}
     write(tmp_path / "one", ("test",), texts=({"test": EN["test"]}, {"test": DE["test"]}))
     (tmp_path / "table.tsv").write_text("leer\t\nder Vogel\tthe bird\n")
     for path, of_path in (("one", {}), ("table.tsv", {"source": "de", "target": "en"})):
-        corpus = load_splits(tmp_path / path, ["test"], **settings | of_path)
+        corpus = corpora.load_pairs(tmp_path / path, splits=["test"], **settings | of_path)
         sides = corpus.test.source_lines, corpus.test.target_lines
         assert {*sides} == {expected.source_lines, expected.target_lines}
         assert len(corpus.train) == len(corpus.valid) == 0

@@ -18,7 +18,6 @@ from dualnet.cards import Card
 from dualnet.cli.console import printable, quietly, report, texts_of
 from dualnet.cli.options import OfTexts, check_file
 from dualnet.corpora import SPLITS
-from dualnet.corpora.pair_corpus import load_splits
 from dualnet.requests import Translating
 from dualnet.runs import Run
 from dualnet.runs.folder import CARD
@@ -202,13 +201,14 @@ def corpus_or_pairs(options: Any, card: Card | None = None) -> Any:
 
 def read_pairs(options: Any, splits: Sequence[str] = SPLITS, **settings: Any) -> Any:
     """Return the corpus that `--pairs` and its options name, with `settings` as defaults."""
+    from dualnet import corpora
 
     files = options.files and dict(zip(SPLITS, zip(options.files[::2], options.files[1::2])))
     settings = {"source": options.source, "target": options.target, "files": files, **settings}
     for name in ("max_tokens", "lowercase"):  # `evaluate` has neither
         if (value := getattr(options, name, None)) is not None:
             settings[name] = value
-    return load_splits(options.pairs, splits, **settings)
+    return corpora.load_pairs(options.pairs, splits=splits, **settings)
 
 
 def pairs_to_evaluate(options: Any, run: Run, model: Any) -> tuple[Any, bool]:

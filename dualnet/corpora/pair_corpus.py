@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dualnet.corpora.pair_batches import PairBatches
 
 NUMBERS = "numbers"
-MOST_TOKENS = 250  # of a side of a pair of train
 OneTokenizer = StrPath | Tokenizer
 Tokenizers = OneTokenizer | tuple[OneTokenizer, ...] | list[OneTokenizer]
 
@@ -119,8 +118,9 @@ def load_pairs(
     tokenizer: Tokenizers | None = None,
     joint: bool = True,
     lowercase: bool = False,
-    max_tokens: int | None = MOST_TOKENS,
+    max_tokens: int | None = 250,
     files: Mapping[str, Sequence[StrPath]] | None = None,
+    splits: Sequence[str] = SPLITS,
 ) -> PairCorpus:
     """Return a corpus of pairs from a folder or a table, e.g. for translation.
 
@@ -155,6 +155,8 @@ def load_pairs(
         max_tokens: int, at least 1, or None for no limit. Of each side, without `<eos>`.
         files: dict of "train", "valid" and "test" to a pair of paths, source and target, in
             `folder` unless absolute. `source` and `target` are then names only.
+        splits: What to read of "train", "valid" and "test"; the others are empty. One alone is all
+            of a table that would be divided.
 
     Raises:
         FileNotFoundError: if the folder or a file is missing.
@@ -168,27 +170,7 @@ def load_pairs(
     >>> corpus.source_vocabulary.decode(corpus.test.source(0))
     'seven thousand eight hundred nineteen'
     """
-    settings: dict[str, Any] = {"source": source, "target": target, "tokenizer": tokenizer}
-    settings |= {"joint": joint, "lowercase": lowercase, "max_tokens": max_tokens, "files": files}
-    return load_splits(folder, SPLITS, **settings)
-
-
-def load_splits(
-    folder: StrPath,
-    splits: Sequence[str],
-    *,
-    source: str | None,
-    target: str | None,
-    tokenizer: Tokenizers | None,
-    joint: bool = True,
-    lowercase: bool = False,
-    max_tokens: int | None = MOST_TOKENS,
-    files: Mapping[str, Sequence[StrPath]] | None = None,
-) -> PairCorpus:
-    """Return the corpus of `load_pairs` with some `splits` alone; the others are empty.
-
-    Of a table, one split is all of it, and only all three divide it.
-    """
+    splits = [check_choice("splits", split, SPLITS) for split in splits]
     if max_tokens is not None:
         max_tokens = check_count("max_tokens", max_tokens, least=1)
     numbers = folder == NUMBERS and files is None
@@ -260,6 +242,9 @@ def _tokenizers(
     names = tuple(name for name, _ in chosen)
     tokenizers = []
     for (name, one), lines in zip(chosen, train if len(asked) == 2 else [train[0] + train[1]]):
+        if one is None and not lines:
+            required = "must be one that exists, where the split 'train' is not read."
+            raise ArgumentError("tokenizer", required, tokenizer=name)
         settings = Settings(lowercase=lowercase, tokenizer=name, min_count=1)
         tokenizers.append(one or learnt((line + END for line in lines), settings))
     for one in tokenizers:
