@@ -253,6 +253,8 @@ def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, 
         model.fit(tokens_of((8, 5)) + 90, tokens_of((8, 5)), batch_size=4, verbose=0)
     with pytest.raises(ValueError, match=r"`inputs` must hold integers, the ids of.* 0\.5\."):
         model(np.full((1, 2), 0.5))
+    with pytest.raises(ValueError, match=r"`inputs` must be an integer array of.* shape \(2, 0\)"):
+        model(np.zeros((2, 0), "int32"))
     model.vocabulary = Vocabulary(tuple(reversed(corpus.vocabulary.words)))
     with pytest.raises(ValueError, match=r"`x` must have the vocabulary of the model"):
         model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)

@@ -8,6 +8,8 @@ from keras import ops, tree, utils
 
 from dualnet._checks import ArgumentError
 
+TOKENS = "must be an integer array of shape (batch, time)"
+
 
 def look_ahead(data, targets, batch_size, *, check, faults):
     """Return `data` and the number of rows of its batches, looked up in the first one.
@@ -86,9 +88,12 @@ def check_range(name, ids, lowest, vocabulary_size, way_out=""):
 
 
 def check_call(name, ids, lowest, vocabulary_size):
-    """Raise `ArgumentError` for ids beyond the vocabulary, unless they are symbolic."""
+    """Raise `ArgumentError` for ids of another shape or vocabulary, unless they are symbolic."""
     values = _values_of(ids)
-    if values is not None and values.size:
+    if values is not None:
+        if values.ndim != 2 or not values.size:
+            received = f"Received: shape {values.shape}."
+            raise ArgumentError(name, f"{TOKENS}, both at least 1. {received}")
         check_range(name, values, lowest, vocabulary_size)
 
 
@@ -117,16 +122,15 @@ def _values_of(tokens):
 
 def as_tokens(tokens, lowest, vocabulary_size):
     """Return `tokens` as int32 `(batch, time)`, their values checked unless they are symbolic."""
-    required = "must be an integer array of shape (batch, time)"
     try:
         values = _values_of(tokens)
     except ValueError as error:
-        raise ArgumentError("tokens", f"{required}. Received: {error}") from None
+        raise ArgumentError("tokens", f"{TOKENS}. Received: {error}") from None
     array = tokens if values is None else values
     dtype, shape = getattr(array.dtype, "name", str(array.dtype)), tuple(array.shape)
     if "int" not in dtype or len(shape) != 2 or 0 in shape:
         received = f"Received: shape {shape}, dtype {dtype}."
-        raise ArgumentError("tokens", f"{required}, both at least 1. {received}")
+        raise ArgumentError("tokens", f"{TOKENS}, both at least 1. {received}")
     if values is not None:
         check_range("tokens", values, lowest, vocabulary_size)
     return ops.convert_to_tensor(tokens, "int32")
