@@ -1,6 +1,5 @@
 """`LanguageModel`: a graph with explicit state, and how it trains on parallel streams."""
 
-import functools
 import inspect
 import math
 import operator
@@ -256,8 +255,7 @@ class LanguageModel(ClearsAllGradients):
 
     def summary(self, *args, **kwargs):
         """Print the summary of the graph; arguments as for `keras.Model.summary`."""
-        named = keras.Model(self.core.inputs, self.core.outputs, name=self.name)
-        named.summary(*args, **kwargs)
+        keras.Model(self.core.inputs, self.core.outputs, name=self.name).summary(*args, **kwargs)
 
     def export(self, filepath, format="tf_saved_model", verbose=None, **kwargs):
         """Write a SavedModel with one endpoint `serve`, tokens to logits; see `dualnet.export`.
@@ -621,14 +619,12 @@ class LanguageModel(ClearsAllGradients):
             raise ArgumentError("x", f"{required} {received}")
         with reading(self.core.weights):
             pass  # refuses a model that learns in another thread
-        lowest = -1 if self.padded else 0
         stream.faults.clear()
         if batch_size is not None:
             check_count("batch_size", batch_size, least=1)
         try:
-            check = functools.partial(self._check_batch, lowest)
             data, batch_size = look_ahead(
-                data, targets, batch_size, check=check, faults=stream.faults
+                data, targets, batch_size, check=self._check_batch, faults=stream.faults
             )
         except (AttributeError, IndexError, StopIteration, TypeError) as error:
             message = "must be integers of shape (batch, time), or batches of them. Received:"
@@ -651,13 +647,13 @@ class LanguageModel(ClearsAllGradients):
         self._arrange(stream, carried, bucketed, batch_size)
         return data
 
-    def _check_batch(self, lowest, tokens, targets):
+    def _check_batch(self, tokens, targets):
         """Raise `ArgumentError` for tokens or targets beyond the vocabulary; symbols are not read.
 
         A loss of your own may have targets of another kind.
         """
         if not isinstance(tokens, dict):
-            check_call("x", tokens, lowest, self.vocabulary_size)
+            check_call("x", tokens, -1 if self.padded else 0, self.vocabulary_size)
             if targets is not None and self.loss is None:
                 check_targets(targets, tuple(tokens.shape), self.vocabulary_size)
 
