@@ -4,10 +4,10 @@ import contextlib
 import dataclasses
 import math
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from keras import ops
@@ -78,8 +78,7 @@ class DynamicEvaluation(Comparable):
         """
         from dualnet.plots import plot_positions
 
-        losses = np.repeat(self.segment_losses, self.segment_lengths)
-        curves = {f"dynamic ({self.rule})": losses}
+        curves = {f"dynamic ({self.rule})": np.repeat(self.segment_losses, self.segment_lengths)}
         if static_losses is not None:
             static = np.asarray(static_losses)
             if static.ndim != 1 or not len(static) or static.dtype.kind not in "fiu":
@@ -228,7 +227,11 @@ def learning(
             optimizer = _optimizer(which, rule, settings, statistics)
             learner = make_learner(which.graph, optimizer, batch_size=1)
             step = [rule, {**settings, "learning_rate": None}, [*map(id, weights)], num_devices()]
-            learner = _compiled(model, step, learner)
+            # The last learner, if it has compiled this step. After an error, none is kept.
+            last_step, last = _learners.pop(model, (None, learner))
+            if last_step == step:
+                assign_all(last.state, learner.state)
+                learner = last
             longest = 0
 
             def learn(ids: np.ndarray, *, alone: bool = False, states: Any = None) -> np.ndarray:
@@ -272,17 +275,7 @@ def not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentErr
 
 
 # The last learner of each model, and what its step is made of.
-_learners: weakref.WeakKeyDictionary[LanguageModel, tuple[list[Any], SegmentLearner]]
-_learners = weakref.WeakKeyDictionary()
-
-
-def _compiled(model: LanguageModel, step: list[Any], learner: SegmentLearner) -> SegmentLearner:
-    """Return `learner`, or the last one of `model` in its place, where that has compiled `step`."""
-    kept, last = _learners.pop(model, (None, learner))  # after an error, none is kept
-    if kept != step:
-        return learner
-    assign_all(last.state, learner.state)
-    return last
+_learners: WeakKeyDictionary[LanguageModel, tuple[list[Any], SegmentLearner]] = WeakKeyDictionary()
 
 
 def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistics: Any) -> Rule:

@@ -39,8 +39,7 @@ class SegmentLearner(ClearsAllGradients):
         return [*self.stream_state.variables, *self.optimizer.variables]
 
     def call(self, inputs: dict[str, Any]) -> Any:
-        segment = {**inputs, "states": self.stream_state.read(None)}
-        answer = questions.losses(self.graph, segment)
+        answer = questions.losses(self.graph, {**inputs, "states": self.stream_state.read(None)})
         self.stream_state.write(answer["states"])
         return answer["losses"]
 

@@ -107,8 +107,7 @@ class Lesson(Reader):
 
     def differing(self, values: list[tuple[Any, Any]], memory: Any) -> keras.StatelessScope:
         """Return the scope in which each row is read with weights that differ by its memory."""
-        weights = self.which.weights.values()
-        differences = dict(zip(map(id, weights), self._split(memory)))
+        differences = dict(zip(map(id, self.which.weights.values()), self._split(memory)))
         scope = keras.StatelessScope()
         for variable, value in values:
             if id(variable) in differences:
@@ -137,8 +136,7 @@ class Lesson(Reader):
     # --- the rules, as in `rules`; the memory decays to zero, the model's weights
 
     def _sgd(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
-        decayed = (1.0 - settings["decay"]) * memory
-        return decayed - settings["learning_rate"] * gradient, moments
+        return (1.0 - settings["decay"]) * memory - settings["learning_rate"] * gradient, moments
 
     def _rms(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
         [root] = moments

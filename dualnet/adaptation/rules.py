@@ -14,8 +14,7 @@ class Rule(CompiledUpdates):
         self.skipped = self.add_variable((), dtype="int", name="skipped")
 
     def update_all(self, grads, trainable_variables):
-        finite = [ops.all(ops.isfinite(gradient)) for gradient in grads]
-        self.applies = ops.all(ops.stack(finite))
+        self.applies = ops.all(ops.stack([ops.all(ops.isfinite(gradient)) for gradient in grads]))
         super().update_all(grads, trainable_variables)
         passed_over = ops.cast(ops.logical_not(self.applies), "int32")
         self.skipped.assign_add(passed_over)
@@ -53,8 +52,7 @@ class NadamWithoutMomentum(Rule):
         gradient, rate = ops.cast(gradient, dtype), ops.cast(learning_rate, dtype)
         power = ops.power(ops.cast(self.beta_2, dtype), ops.cast(self.iterations + 1, dtype))
         self.assign_add(square, (ops.square(gradient) - square) * (1 - self.beta_2))
-        root = ops.sqrt(square / (1 - power)) + self.epsilon
-        self.assign_sub(variable, rate * gradient / root)
+        self.assign_sub(variable, rate * gradient / (ops.sqrt(square / (1 - power)) + self.epsilon))
 
 
 class DecayToPrior(Rule):

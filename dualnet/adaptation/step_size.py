@@ -128,8 +128,7 @@ class StepSize:
 def segments_of(model: LanguageModel, tokens: np.ndarray, length: int | None) -> list[np.ndarray]:
     """Return segments of `length` predicted tokens; for None sentences, each after `<eos>`."""
     if length is not None:
-        starts = range(0, len(tokens) - 1, length)
-        return [tokens[start : start + length + 1] for start in starts]
+        return [tokens[start : start + length + 1] for start in range(0, len(tokens) - 1, length)]
     vocabulary, eos_id = vocabulary_with_eos(model)
     sentences = np.split(tokens, sentence_ends(tokens, vocabulary)[:-1])
     return [np.append(eos_id, sentence) for sentence in sentences]

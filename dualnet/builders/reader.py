@@ -1,8 +1,8 @@
 """`Reader`: asks a model a question about each segment of a text, outside of `fit`."""
 
-import weakref
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import keras
 import numpy as np
@@ -66,8 +66,7 @@ class Reader(keras.Model):
             return super().predict_step(*args)
 
 
-_readers: weakref.WeakKeyDictionary[LanguageModel, dict[Question, Reader]]
-_readers = weakref.WeakKeyDictionary()
+_readers: WeakKeyDictionary[LanguageModel, dict[Question, Reader]] = WeakKeyDictionary()
 
 
 def reader_of(model: LanguageModel, question: Question) -> Reader:
