@@ -50,8 +50,7 @@ def language_model(
     arguments = {"vocabulary_size": vocabulary_size, **stations.arguments()}
     if stations.gate.is_used or stations.cache.is_used:
         base = without_regularization(arguments) if stations.gate.is_used else arguments
-        base = language_model(**{**base, **WRAPPERS})
-        graph = wrap(base, stations.gate, stations.cache)
+        graph = wrap(language_model(**{**base, **WRAPPERS}), stations.gate, stations.cache)
     else:
         graph = _graph(vocabulary_size, stations)
     return LanguageModel(graph, builder="language_model", arguments=arguments, name=name)

@@ -43,9 +43,8 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
 
 
 def _role_of(weight: Any, layer: Any) -> Role | None:
-    is_matrix = isinstance(layer, (keras.layers.Embedding, keras.layers.Dense))
-    is_matrix = is_matrix and len(weight.shape) == 2
-    return getattr(weight, "role", Role.MATRIX if is_matrix else None)
+    of_keras = isinstance(layer, (keras.layers.Embedding, keras.layers.Dense))
+    return getattr(weight, "role", Role.MATRIX if of_keras and len(weight.shape) == 2 else None)
 
 
 def _cell_of(weight: Any, cell: Any) -> Any:

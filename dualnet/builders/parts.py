@@ -239,9 +239,7 @@ def make_part(
 def check_options(cell: str, options: Mapping[str, Any]) -> None:
     """Raise `ValueError` for an option that `cell` does not take."""
     of_cell = options_of("cell", cell)
-    for name in options:
-        if name in of_cell:
-            continue
+    for name in [name for name in options if name not in of_cell]:
         takers = [repr(other) for other in CELLS if name in options_of("cell", other)]
         if takers:
             required = f"must be left out for the cell {cell!r}, which does not take it."

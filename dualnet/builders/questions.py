@@ -14,10 +14,8 @@ Answer = dict[str, Any]
 
 def losses(graph: Graph, segment: Segment, *, training: bool = False) -> Answer:
     """Answer with `losses`: -log p of each target, in nats."""
-    settings = {"training": training, "temperature": _temperature(segment)}
-    losses, states = graph.losses(
-        segment["tokens"], segment["states"], segment["targets"], **settings
-    )
+    read = (segment[name] for name in ("tokens", "states", "targets"))
+    losses, states = graph.losses(*read, training=training, temperature=_temperature(segment))
     return {"losses": losses, "states": states}
 
 
@@ -62,8 +60,7 @@ def greedy(graph: Graph, segment: Segment) -> Answer:
     """Answer with `losses`, and `greedy`: whether no other word is likelier than the target."""
     logits, states = _logits(graph, segment)
     greedy = ops.argmax(logits, axis=-1) == segment["targets"]
-    losses = token_losses(logits, segment["targets"])
-    return {"losses": losses, "greedy": greedy, "states": states}
+    return {"losses": token_losses(logits, segment["targets"]), "greedy": greedy, "states": states}
 
 
 def logits(graph: Graph, segment: Segment) -> Answer:

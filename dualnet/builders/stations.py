@@ -319,8 +319,7 @@ class Recurrent(PartStation):
         ar, tar = self.activation_regularization, self.temporal_activation_regularization
         if ar or tar:
             name = "activation_regularization"
-            penalty = layers.ActivationRegularization(activation=ar, temporal=tar, name=name)
-            x = penalty([x, hidden])
+            x = layers.ActivationRegularization(activation=ar, temporal=tar, name=name)([x, hidden])
         return [*levels, x], hidden, states, new_states
 
     def make_cell(self, number: int, units: int, dropouts: Dropouts) -> keras.layers.Layer:
@@ -809,8 +808,7 @@ class Cache(Station):
 
         The cache's keys are `hidden`; its states are numbered behind the model's `states`.
         """
-        names = ("weight", "scale", "start")
-        settings = {name: getattr(self, f"cache_{name}") for name in names}
+        settings = {name: getattr(self, f"cache_{name}") for name in ("weight", "scale", "start")}
         cache = layers.NeuralCache(self.cache_size, **settings, name="cache")
         before = state_inputs(cache.state_sizes(hidden.shape[-1]), after=states)
         log_probabilities, *after = cache([tokens, hidden, logits], initial_state=before)
@@ -888,8 +886,7 @@ class CommonStations:
         """Put connection and output on the `levels` below; return their fields of the `Graph`."""
         dual, dropouts = self.connection.is_dual, self.dropouts
         if dual:
-            connected = self.connection.connect(embedded, levels[-1], sizes.dual, dropouts)
-            levels = [*levels, connected]
+            levels = [*levels, self.connection.connect(embedded, levels[-1], sizes.dual, dropouts)]
         features = self.output.features(levels, dual=dual, attentional=attentional)
         head = self.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
         logits = head(features)

@@ -69,8 +69,7 @@ class StreamState(layers.Layer):
             if self.batch_size is not None:
                 delattr(self, f"state_{i}")
             named = {"name": f"state_{i}", "dtype": "float32"}
-            state = self.add_weight((batch_size, size), "zeros", **named)
-            setattr(self, f"state_{i}", state)
+            setattr(self, f"state_{i}", self.add_weight((batch_size, size), "zeros", **named))
         self.batch_size = batch_size
         self.restart()
         return True

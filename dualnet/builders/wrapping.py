@@ -48,9 +48,8 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     padded = any(model.padded for model in models)
     for number, model in enumerate(models, start=1):
         graph = model.graph.with_masks() if padded and not model.padded else model.graph
-        inputs = [graph.tokens, *graph.states]
         outputs = [graph.word_logits, graph.hidden, *graph.new_states]
-        member = keras.Model(inputs, outputs, name=f"member_{number}")
+        member = keras.Model([graph.tokens, *graph.states], outputs, name=f"member_{number}")
         member_states = state_inputs(model.state_size, after=len(states))
         member_logits, member_hidden, *new_member_states = member([tokens, *member_states])
         logits.append(member_logits)
@@ -240,8 +239,7 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     models = list(models)
     for model in models:
         check_language_model("models", model)
-    vocabularies = {(m.vocabulary_size, m.vocabulary and m.vocabulary.sha256) for m in models}
-    if len(vocabularies) > 1:
+    if len({(m.vocabulary_size, m.vocabulary and m.vocabulary.sha256) for m in models}) > 1:
         sizes = [f"{model.name!r} with {model.vocabulary_size} words" for model in models]
         received = f"Received: {', '.join(sizes)}. Train them on one corpus."
         raise ArgumentError("models", f"must have one vocabulary, since ids mean words. {received}")
