@@ -115,5 +115,4 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
 
 
 def _stamps(text: Text) -> list[tuple[int, int]]:
-    stats = map(Path.stat, text.paths())
-    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+    return [(stat.st_size, stat.st_mtime_ns) for stat in map(Path.stat, text.paths())]

@@ -73,8 +73,7 @@ class Corpus:
 
     def split(self, name: str) -> np.ndarray:
         """Return the ids of split `name`: "train", "valid" or "test"."""
-        tokens: np.ndarray = getattr(self, check_choice("split", name, SPLITS))
-        return tokens
+        return getattr(self, check_choice("split", name, SPLITS))
 
     @checked
     def batches(

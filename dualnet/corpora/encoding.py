@@ -136,8 +136,7 @@ def _ids(text: Text, split: str, tokenizer: Tokenizer, digest: Any) -> Iterator[
 
 def _check_known(text: Text, split: str, block: str, first: int, vocabulary: Vocabulary) -> int:
     """Raise `ArgumentError` for a word not in `vocabulary`; return the line after the block."""
-    rows = block.replace(END, f"{END}\n").split("\n")
-    for line, row in enumerate(rows, first):
+    for line, row in enumerate(block.replace(END, f"{END}\n").split("\n"), first):
         unknown = next((word for word in words_of(row) if word not in vocabulary), None)
         if unknown is not None:
             source = ", ".join(map(str, text.files.get(split, [text.name])))
@@ -185,8 +184,7 @@ def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
 
 def _learnt_words(counts: Counter[str], settings: Settings) -> Vocabulary:
     """Return the words of train, with an `<unk>` that train has unless `min_count` is 1."""
-    is_prepared = has_unknown(counts[UNK], counts.total())
-    min_count = settings.min_count or (1 if is_prepared else 2)
+    min_count = settings.min_count or (1 if has_unknown(counts[UNK], counts.total()) else 2)
 
     def learnt(size: int | None) -> Vocabulary:
         return Vocabulary.from_counts(

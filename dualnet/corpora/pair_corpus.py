@@ -88,8 +88,7 @@ class PairCorpus:
 
     def split(self, name: str) -> PairSplit:
         """Return the pairs of split `name`: "train", "valid" or "test"."""
-        pairs: PairSplit = getattr(self, check_choice("split", name, SPLITS))
-        return pairs
+        return getattr(self, check_choice("split", name, SPLITS))
 
     def batches(self, split: str, **settings: Any) -> PairBatches:
         """Return batches of pairs of similar length, see `PairBatches`.

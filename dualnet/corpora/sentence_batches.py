@@ -151,8 +151,7 @@ def sentence_ends(tokens: np.ndarray, vocabulary: Tokenizer) -> np.ndarray:
     eos_id = vocabulary.require_eos("vocabulary", required, way_out)
     chunks = []
     for start in range(0, len(tokens), CHUNK_TOKENS):
-        chunk = tokens[start : start + CHUNK_TOKENS]
-        chunks.append(start + 1 + np.flatnonzero(chunk == eos_id))
+        chunks.append(start + 1 + np.flatnonzero(tokens[start : start + CHUNK_TOKENS] == eos_id))
         release_pages(tokens)
     ends = np.concatenate(chunks)
     if not len(ends) or ends[-1] < len(tokens):

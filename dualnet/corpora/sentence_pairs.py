@@ -122,8 +122,7 @@ def pair_of(record: Record) -> SentencePair:
         value = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(f"Each line must be a JSON object. Received: {record.place}.") from None
-    name = Path(record.source.removesuffix(".gz")).stem
-    return _pair(value, default=name, place=record.place)
+    return _pair(value, default=Path(record.source.removesuffix(".gz")).stem, place=record.place)
 
 
 def _pair(record: Any, *, default: str, place: str) -> SentencePair:
@@ -135,7 +134,6 @@ def _pair(record: Any, *, default: str, place: str) -> SentencePair:
         # JSON can escape half of a surrogate pair, which UTF-8 cannot hold.
         if not isinstance(value, str) or not value.strip() or SURROGATE.search(value):
             received = f"{key}={value!a}" if key in values else f"no {key!r}"
-            raise ValueError(
-                f"Each pair must have text as {key!r}. Received: {received} in {place}."
-            )
+            received += f" in {place}"
+            raise ValueError(f"Each pair must have text as {key!r}. Received: {received}.")
     return SentencePair(place=place, **{name: values[key] for key, name in KEYS.items()})

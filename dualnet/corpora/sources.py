@@ -37,8 +37,7 @@ def cache_folder() -> Path:
     """Return the cache folder: `dualnet` in XDG_CACHE_HOME, by default in `~/.cache`."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     # Its specification says to ignore a relative XDG_CACHE_HOME.
-    base = base if base.is_absolute() else Path("~/.cache").expanduser()
-    return base / "dualnet"
+    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "dualnet"
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,7 @@ def _text_files(folder: Path) -> tuple[list[Path], list[str]]:
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     shown = [path for path in entries if not path.name.startswith(".")]
     paths = [path for path in shown if path.suffix.lower() == ".txt" and path.is_file()]
-    others = [path.name + "/" * path.is_dir() for path in shown if path not in paths]
-    return paths, others
+    return paths, [path.name + "/" * path.is_dir() for path in shown if path not in paths]
 
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
@@ -119,8 +117,7 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
         while data := file.read(CHUNK_BYTES):  # one line may be longer than the memory
             total, chunk = total + data.count(b"\n"), data
     total += not chunk.endswith(b"\n")
-    shares = np.cumsum(fractions) / np.sum(fractions)
-    cuts = [0, *(round(total * share) for share in shares)]
+    cuts = [0, *(round(total * share) for share in np.cumsum(fractions) / np.sum(fractions))]
     if total == 1:
         check_line_ends(path)
     ends = [0, *(_end_of_line(path, line) for line in cuts[1:3]), path.stat().st_size]
@@ -180,8 +177,7 @@ def find(name: str, path: StrPath | None, download: bool) -> Path:
         with contextlib.suppress(FileNotFoundError):
             split_files(cache)  # placed there by hand, under other names
             return cache
-        reason = "may not be downloaded" if name in DOWNLOADS else "has no download"
-        raise _missing(name, reason)
+        raise _missing(name, "may not be downloaded" if name in DOWNLOADS else "has no download")
     return cache
 
 
@@ -213,10 +209,8 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
             downloader = fetch_member if "#" in mirror else fetch
             try:
                 for split in missing:  # pooch leaves a correct file as it is
-                    address, file = mirror.format(split=split), f"{split}.txt"
-                    pooch.retrieve(
-                        address, files["sha256"][split], file, folder, downloader=downloader
-                    )
+                    address, sha256 = mirror.format(split=split), files["sha256"][split]
+                    pooch.retrieve(address, sha256, f"{split}.txt", folder, downloader=downloader)
                 return
             except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
                 reasons.append(f"{address}: {error}")  # the other files would fail there, too

@@ -312,9 +312,7 @@ def _bytes_of(unit: str) -> bytes:
 
 
 def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    if pre_tokenizer is None:
-        return []
-    return pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    return [] if pre_tokenizer is None else pre_tokenizer.get("pretokenizers", [pre_tokenizer])
 
 
 @dataclass(frozen=True)
@@ -348,8 +346,7 @@ class ByteTokenizer(Tokenizer):
     @functools.cached_property
     def words(self) -> tuple[str, ...]:  # type: ignore[override]
         """The bytes as they are shown: those of ASCII as characters, others as in "\\xe4"."""
-        shown = [bytes([i]).decode(errors="backslashreplace") for i in range(256)]
-        return (*shown, EOS)
+        return (*(bytes([i]).decode(errors="backslashreplace") for i in range(256)), EOS)
 
     @functools.cached_property
     def _spelt(self) -> list[bytes]:
