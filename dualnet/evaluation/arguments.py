@@ -17,9 +17,7 @@ def perplexity_of(losses: Any) -> float:
 
     An empty text has probability 1, the empty product, and JSON has no nan.
     """
-    if len(losses) == 0:
-        return 1.0
-    return perplexity_of_mean(float(np.mean(losses, dtype=np.float64)))
+    return perplexity_of_mean(float(np.mean(losses, dtype=np.float64))) if len(losses) else 1.0
 
 
 def perplexity_of_mean(nats: float) -> float:

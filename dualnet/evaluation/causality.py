@@ -115,8 +115,7 @@ def check_causal(
         places = np.searchsorted(words, tokens[position:])
         changed[position:] = words[(places + shifts) % len(words)]
         known = position + (first.ndim == 2) - missing
-        new = _scores(scorer, changed)
-        changes = _changes(first[:known], new[:known])
+        changes = _changes(first[:known], _scores(scorer, changed)[:known])
         moved = np.flatnonzero(~(changes <= tolerance))
         if len(moved):
             place = int(moved[0]) + missing

@@ -72,8 +72,7 @@ class Totals:
 
     def __add__(self, other: Totals) -> Totals:
         sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
-        reason = self.not_comparable or other.not_comparable
-        return Totals(**{**sums, "not_comparable": reason})
+        return Totals(**{**sums, "not_comparable": self.not_comparable or other.not_comparable})
 
     @property
     def perplexity(self) -> float:
@@ -125,8 +124,7 @@ def comparable(
         check_ids("ids", ids)  # which refuses it
     several = is_list and any(map(np.ndim, ids))
     texts = (totals_of(tokenizer, text, 0.0) for text in (ids if several else [ids]))
-    totals = sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses))
-    return totals.comparable()
+    return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses)).comparable()
 
 
 def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> Totals:

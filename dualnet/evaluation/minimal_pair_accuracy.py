@@ -187,8 +187,7 @@ def minimal_pairs(
                 streams.append(np.insert(ids, 0, eos_id))
             columns[row, side] = place
     losses = scoring.read(reader_of(model, questions.losses), streams)["losses"]
-    sums = np.array([-math.fsum(row) for row in losses])
-    log_probabilities = sums[columns]
+    log_probabilities = np.array([-math.fsum(row) for row in losses])[columns]
     good, bad = log_probabilities.T
     ties = _are_ties(good, bad)
     correct = (good > bad) & ~ties

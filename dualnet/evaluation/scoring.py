@@ -116,9 +116,8 @@ def segments(
             tokens[row, :count] = streams[i][start : start + count]
             following = streams[i][start + 1 : start + 1 + count]  # none after the last of a stream
             targets[row, : len(following)] = following
-        answer = reader.predict_on_batch(
-            {**segment, "tokens": tokens, "targets": targets, "states": states}
-        )
+        segment |= {"tokens": tokens, "targets": targets, "states": states}
+        answer = reader.predict_on_batch(segment)
         states = answer.pop("states")
         yield [(row, *place) for row, place in places.items()], answer
         ended = [row for row, (i, start) in places.items() if start + steps >= lengths[i]]

@@ -58,8 +58,7 @@ def words_of(tokenizer: Tokenizer, text: str, *, split_punctuation: bool = False
     for begin, first, last in documents_of(text, tokenizer.documents):
         for match in re.finditer(r"\S+", text[begin:first]):
             start = begin + match.start()
-            parts = _parts(match[0]) if split_punctuation else [match[0]]
-            for i, part in enumerate(parts):
+            for i, part in enumerate(_parts(match[0]) if split_punctuation else [match[0]]):
                 spans.append((start, start + len(part)))
                 names.append(part if i else f" {part}")
                 start += len(part)

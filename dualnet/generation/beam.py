@@ -172,8 +172,7 @@ def beam_search(
         is_open = scores[..., None] > NONE
         totals = np.where(is_open, log_p + np.where(is_open, scores[..., None], 0), NONE)
         totals[..., excluded] = NONE
-        chosen = _likeliest(totals, beam)
-        extended = search.extend(length, chosen, prefixes, finished)
+        extended = search.extend(length, _likeliest(totals, beam), prefixes, finished)
         tokens, rows, scores, prefixes, finished = extended
         if not (scores > NONE).any():
             break
@@ -209,13 +208,12 @@ class Search:
         settings = (self.beam, self.n_best, self.max_tokens)
         width, count, time = self.sizes or (xp.max(each, initial=1) for each in settings)
         is_running = xp.reshape(is_running, (-1, 1))
-        is_first = xp.arange(count) == 0
         zeros = xp.zeros((sentences, count), "float64")
         finished = Finished(
             xp.zeros((sentences, count, time), "int32"),
             xp.zeros((sentences, count), "int32"),
             zeros,
-            xp.where(xp.logical_not(is_running) & is_first, zeros, NONE),
+            xp.where(xp.logical_not(is_running) & (xp.arange(count) == 0), zeros, NONE),
         )
         zeros = xp.zeros((sentences, width), "float64")
         scores = xp.where(is_running & (xp.arange(width) == 0), zeros, NONE)
@@ -237,8 +235,7 @@ class Search:
 
         has_ended = ids == (-1 if self.eos_id is None else self.eos_id)
         is_done = has_ended | (self.max_tokens[:, None] == length)
-        is_new = is_done & (totals > NONE)
-        normalized = xp.where(is_new, self._normalized(totals, length), NONE)
+        normalized = xp.where(is_done & (totals > NONE), self._normalized(totals, length), NONE)
         new = Finished(prefixes, xp.where(has_ended, length - 1, length), totals, normalized)
         pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
         count = xp.shape(finished.scores)[1]
@@ -251,8 +248,7 @@ class Search:
         last = _rows(xp, self.n_best[:, None] - 1, finished.scores)
         worst = _taken(xp, finished.normalized_scores, last)
         # Scores only fall, and length helps most at the limit.
-        highest = xp.max(scores, axis=1, keepdims=True)
-        bound = self._normalized(highest, self.max_tokens[:, None])
+        bound = self._normalized(xp.max(scores, axis=1, keepdims=True), self.max_tokens[:, None])
         scores = xp.where(bound <= worst, NONE, scores)
         return xp.where(scores > NONE, ids, 0), rows, scores, prefixes, finished
 
@@ -397,8 +393,7 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
 
         def step(tokens: Any, states: Any) -> tuple[Any, Any, Any]:
             logits, states = graph.logits(tokens, [*constants, *states])
-            logits = ops.cast(logits[:, -1], "float32")
-            return *likeliest_words(logits, beam, excluded_ids), states
+            return *likeliest_words(ops.cast(logits[:, -1], "float32"), beam, excluded_ids), states
 
         finished, total = search_in_graph(search, step, segment["states"][count:], first_ids)
         return {**finished._asdict(), "total": total}

@@ -134,8 +134,7 @@ def _draw_block(
         draw = compiled(draw) if is_wide and not is_sorted else draw  # XLA sorts slowly
 
         def step(i: Any, carry: Any, running: Any, seen: Any, results: Any) -> Any:
-            random = ops.take(randoms, [i], axis=1)
-            drawn, highest = draw(carry[0], random, *seen)
+            drawn, highest = draw(carry[0], ops.take(randoms, [i], axis=1), *seen)
             is_now = ops.arange(ops.shape(randoms)[1]) == i
             results = [
                 ops.where(is_now, new[:, None], old) for new, old in zip((drawn, highest), results)

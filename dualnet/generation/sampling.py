@@ -164,8 +164,7 @@ def draw(
         ids = np.argsort(-scores, kind="stable")  # ties go to the lower id
     sums = np.cumsum(np.exp(scores if ids is None else scores[ids]))
     if ids is not None and top_p is not None:
-        count = 1 + np.searchsorted(sums[:-1], top_p * sums[-1])
-        sums = sums[:count]
+        sums = sums[: 1 + np.searchsorted(sums[:-1], top_p * sums[-1])]
     # side="right" never draws a word of probability 0, which does not increase the sum.
     index = int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
     return index if ids is None else int(ids[index])

@@ -204,8 +204,7 @@ def batches_by_length(
     while first < len(order):
         count = rows
         while (batch := order[first : first + count]) and count > 1:
-            width = bucket_length(max(lengths[i] for i in batch))
-            if len(batch) * beam * width <= POSITIONS:
+            if len(batch) * beam * bucket_length(max(lengths[i] for i in batch)) <= POSITIONS:
                 break
             count //= 2
         yield batch
