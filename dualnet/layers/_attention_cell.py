@@ -1,7 +1,5 @@
 """What the recurrent cells with attention have in common."""
 
-from typing import Any
-
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_flag, check_rate
@@ -67,8 +65,7 @@ class AttentionCell(ConfiguredLayer):
 
     def run_cells(self, x, states, masks):
         """Return the outputs of all cells, the lowest first, and their new states."""
-        outputs: list[Any] = []
-        new_states: list[Any] = []
+        outputs, new_states = [], []
         for number, cell in enumerate(self.cells, start=1):
             if _internal(number) in masks:
                 x = x * masks[_internal(number)]

@@ -160,8 +160,7 @@ class Chunks:
 
     def join(self, values):
         """Return `(count, length, ...)` as `(rows, ...)`."""
-        rest = ops.shape(values)[2:]
-        return ops.reshape(values, (self.count * self.length, *rest))[: self.rows]
+        return ops.reshape(values, (self.count * self.length, *ops.shape(values)[2:]))[: self.rows]
 
     def map(self, function, sequences, like):
         """Return the results of `function` for all rows, by a loop that has no gradient.
@@ -194,8 +193,7 @@ class Chunks:
             return list(map(operator.add, sums, increments)), gradients[: len(rows)]
 
         like = [self.like(tensor.dtype, *tensor.shape[1:]) for tensor in rows]
-        sequences = list(map(self.split, sequences))
-        sums, results = scan(step, sums, sequences, like, length=self.count)
+        sums, results = scan(step, sums, list(map(self.split, sequences)), like, length=self.count)
         return [*map(self.join, results), *sums]
 
 
@@ -212,9 +210,9 @@ def _differences(s, targets, dtype):
     # log Z by way of the most likely word, whose q never underflows: one pass, where a
     # logsumexp takes several on TensorFlow.
     log_z = _max_over_words(s) - ops.log(_max_over_words(q))
-    log_p = _take(s, indices) - log_z
-    at_targets = ops.cast(ops.expm1(log_p), dtype)
-    return log_p, ops.scatter_update(ops.cast(q, dtype), indices, at_targets)
+    flat = indices[:, 0] * ops.shape(s)[1] + indices[:, 1]
+    log_p = ops.take(ops.reshape(s, (-1,)), flat) - log_z
+    return log_p, ops.scatter_update(ops.cast(q, dtype), indices, ops.cast(ops.expm1(log_p), dtype))
 
 
 def _if_any(rows, function, otherwise):
@@ -229,11 +227,6 @@ def cast_like(tensors, others):
 
 def _max_over_words(values):
     return ops.max(values, axis=-1, initial=-float("inf"))  # without `initial` Keras needs a row
-
-
-def _take(values, indices):
-    flat = indices[:, 0] * ops.shape(values)[1] + indices[:, 1]
-    return ops.take(ops.reshape(values, (-1,)), flat)
 
 
 def _concatenate(tensors):

@@ -60,5 +60,4 @@ def layer_norm(vector, epsilon, parts=1):
         fine = ops.reshape(fine, (-1, parts, vector.shape[-1] // parts))
     centred = fine - ops.mean(fine, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
-    normal = centred * ops.rsqrt(variance + epsilon)
-    return ops.cast(ops.reshape(normal, shape), vector.dtype)
+    return ops.cast(ops.reshape(centred * ops.rsqrt(variance + epsilon), shape), vector.dtype)

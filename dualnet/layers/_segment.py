@@ -205,8 +205,7 @@ class Segment:
             self._first_step(states)  # for its products alone
             multiplied = {i for p in (*in_projection, *self.traced_products) for i in p.factors}
             floats = [i for i, factor in enumerate(self.factors) if is_float(factor)]
-            elementwise = [i for i in floats if i not in multiplied]
-            self.plans[mode] = self.traced_products, elementwise
+            self.plans[mode] = self.traced_products, [i for i in floats if i not in multiplied]
         return self.plans[mode]
 
     # --- the loop

@@ -78,5 +78,4 @@ class AdditiveAttentionCell(AttentionCell):
 
     def scores(self, projected, keys):
         keys = keys[:, None] if len(projected.shape) == 3 else keys
-        hidden = ops.tanh(projected[..., None, :] + keys)
-        return ops.sum(hidden * self.alignment_vector, axis=-1)
+        return ops.sum(ops.tanh(projected[..., None, :] + keys) * self.alignment_vector, axis=-1)

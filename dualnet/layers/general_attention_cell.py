@@ -60,8 +60,7 @@ class GeneralAttentionCell(AttentionCell):
         fed, *states = states
         x = ops.concatenate([fed, inputs], axis=-1)
         outputs, states = self.run_cells(x, states, masks or {})
-        context = self.context(outputs[-1], constants)
-        h = ops.concatenate([outputs[-1], context], axis=-1)
+        h = ops.concatenate([outputs[-1], self.context(outputs[-1], constants)], axis=-1)
         attentional = ops.tanh(matmul(h, self.attention_kernel))
         return ops.concatenate([*outputs, attentional], axis=-1), [attentional, *states]
 

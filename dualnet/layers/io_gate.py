@@ -76,8 +76,7 @@ class IOGate(FeatureGate):
     def build(self, input_shape):
         self.check_inputs(input_shape)
         self.embeddings = self.add_uniform("embeddings", (self.vocabulary_size, self.units))
-        hidden_units = input_shape[1][-1] if self.use_hidden else 0
-        self.add_gate(hidden_units + self.units)
+        self.add_gate(self.units + (input_shape[1][-1] if self.use_hidden else 0))
 
     def call(self, inputs, training=False):
         tokens, *logits = inputs
@@ -99,8 +98,7 @@ class IOGate(FeatureGate):
             required = f"must be {how} with use_hidden={self.use_hidden}."
             raise ArgumentError("hidden", required, hidden=hidden)
         embedded = ops.take(self.embeddings, ops.maximum(tokens, 0), axis=0)
-        embedded = ops.cast(embedded, self.compute_dtype)
-        features = self.step_dropout(embedded, training=training)
+        features = self.step_dropout(ops.cast(embedded, self.compute_dtype), training=training)
         if hidden is not None:
             hidden = ops.cast(hidden, self.compute_dtype)
             features = ops.concatenate([hidden, features], axis=-1)

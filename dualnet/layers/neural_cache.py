@@ -148,10 +148,9 @@ class NeuralCache(ConfiguredLayer):
         vocabulary = log_p.shape[-1]
         # Each row sums into its own words.
         first = ops.expand_dims(ops.arange(batch, dtype="int32") * vocabulary, -1)
-        ids = ops.cast(words[:, 1:], "int32") + first
         sums = ops.segment_sum(
             ops.reshape(attention, (batch * pairs, time)),
-            ops.reshape(ids, (batch * pairs,)),
+            ops.reshape(ops.cast(words[:, 1:], "int32") + first, (batch * pairs,)),
             num_segments=batch * vocabulary,
         )
         return ops.transpose(ops.reshape(sums, (batch, vocabulary, time)), (0, 2, 1))

@@ -85,8 +85,7 @@ def _part(initializer, k):
 
     def initialize(shape, dtype=None):
         rows, units = shape
-        matrix = initializer((rows, len(GATES) * units), dtype)
-        return matrix[:, k * units : (k + 1) * units]
+        return initializer((rows, len(GATES) * units), dtype)[:, k * units : (k + 1) * units]
 
     return initialize
 

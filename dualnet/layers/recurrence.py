@@ -141,7 +141,10 @@ class Recurrence(SeededLayer):
             initial_state = self.get_initial_state(batch)
         elif not tree.is_nested(initial_state):
             initial_state = [initial_state]
-        _check_states(initial_state, self.cell.state_size)
+        if len(initial_state) != len(sizes := self.cell.state_size):
+            required = f"must be a list of {len(sizes)} tensors (batch, size), with the sizes"
+            received = f"Received: {len(initial_state)} tensors."
+            raise ArgumentError("initial_state", f"{required} {list(sizes)}. {received}")
         states = [ops.cast(state, self.variable_dtype) for state in initial_state]
         # Time first from here on.
         sequence = ops.transpose(sequence, (1, 0, 2))
@@ -216,13 +219,6 @@ def _check_mask(mask):
     if len(mask.shape) != 2 or dtype != "bool":
         required = "must be bool of shape (batch, time), False at padding."
         raise ArgumentError("mask", f"{required} Received: {dtype} of shape {tuple(mask.shape)}.")
-
-
-def _check_states(states, sizes):
-    if len(states) != len(sizes):
-        required = f"must be a list of {len(sizes)} tensors (batch, size), with the sizes"
-        received = f"Received: {len(states)} tensors."
-        raise ArgumentError("initial_state", f"{required} {list(sizes)}. {received}")
 
 
 def _last(outputs, mask):
