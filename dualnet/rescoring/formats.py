@@ -228,8 +228,7 @@ def _trees(path: StrPath) -> Rows:
             way_out = "Write () for a sentence without a parse."
             raise ArgumentError("nbest", f"must hold a tree in each list. {received} {way_out}")
         for line, (tree, score) in candidates:
-            text = linearize(clean(tree))
-            yield line, (number, Hypothesis(text, score=score, rest=str(tree)))
+            yield line, (number, Hypothesis(linearize(clean(tree)), score=score, rest=str(tree)))
 
 
 def _rows(path: StrPath, parse: Callable[[str], Row]) -> Iterator[tuple[int, Row]]:

@@ -97,7 +97,8 @@ class BracketF1:
         if self.longest is not None and len(theirs) > self.longest:
             return np.zeros(3)
         tagged = zip(*leaves) if ours else zip(leaves[1])
-        kept = [self._stays({leaf.label for leaf in several}) for several in tagged]
+        tags = [{leaf.label for leaf in several} - {TAG} for several in tagged]
+        kept = [not known or not known <= {*self.punctuation} for known in tags]
         counts = [self._brackets(tree, kept) for tree in trees]
         return np.array([(counts[0] & counts[1]).total(), *(c.total() for c in counts)], "float64")
 
@@ -108,10 +109,6 @@ class BracketF1:
         """
         matched, of_hypotheses, of_references = sums_of(sums, 3).tolist()
         return 200 * matched / max(of_hypotheses + of_references, 1.0)
-
-    def _stays(self, tags: set[str]) -> bool:
-        known = tags - {TAG}
-        return not known or not known <= {*self.punctuation}
 
     def _brackets(self, tree: Tree, kept: list[bool]) -> Counter[Any]:
         """Return the brackets of `tree`, where `kept` says which words but traces count."""
@@ -182,8 +179,7 @@ class Bleu:
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the ten statistics of a sentence, float64."""
         score = self._bleu.sentence_score(hypothesis, [reference])
-        lengths = [score.sys_len, score.ref_len]
-        return np.array([*score.counts, *score.totals, *lengths], "float64")
+        return np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], "float64")
 
     def value(self, sums: np.ndarray) -> float:
         """Return the BLEU of statistics summed over sentences."""

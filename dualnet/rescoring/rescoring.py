@@ -129,8 +129,7 @@ def rescored(
             of_model = statistics if of_all else statistics.get(scorer.name)
             context = learning(scorer.model, request, statistics=of_model, by_text=True)
             scorer.learn, _ = stack.enter_context(context)
-        blocks = ([pair] for pair in lists) if readers else _blocks(lists)
-        for block in blocks:
+        for block in ([pair] for pair in lists) if readers else _blocks(lists):
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
             several = [
                 weighted(with_scores(each, columns), weights, request.missing) for each, _ in block

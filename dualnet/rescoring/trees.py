@@ -215,8 +215,7 @@ def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     """
     lines = enumerate(text.split("\n"), start=1)
     linear = "(" not in text or _CLOSING.search(text) is not None
-    tokens = _expanded(lines, tag) if linear else _tokens(lines)
-    readings = list(_read(tokens, "text"))
+    readings = list(_read(_expanded(lines, tag) if linear else _tokens(lines), "text"))
     for _, _, before in readings:
         _no_words(before, "text")
     trees = [tree for tree, *_ in readings if tree is not None]
@@ -342,8 +341,7 @@ def _tree(parts: list[Any], source: StrPath, line: int) -> Tree:
     try:
         return Tree(label, tuple(parts))
     except ArgumentError as error:
-        reason = str(error).partition("Received: ")[2]
-        raise _malformed(source, line, reason.rstrip(".")) from None
+        raise _malformed(source, line, str(error).partition("Received: ")[2].rstrip(".")) from None
 
 
 def _score(words: list[str], path: StrPath, line: int) -> float | None:

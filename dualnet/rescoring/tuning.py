@@ -348,8 +348,7 @@ class _Search:
         # Far to the left.
         chosen = _first_largest(np.where(flattest, at, -np.inf), self.starts)
         sums = self.statistics[chosen].sum(axis=0)
-        points: list[np.ndarray] = []
-        changes: list[np.ndarray] = []
+        points, changes = [], []
         steeper = np.arange(len(at))
         while True:
             rise = slopes[steeper] - slopes[chosen[self.owners[steeper]]]
@@ -360,9 +359,8 @@ class _Search:
             crossings = (at[now] - at[steeper]) / rise
             starts = np.flatnonzero(np.diff(self.owners[steeper], prepend=-1))
             nearest = np.minimum.reduceat(crossings, starts)
-            sizes = np.diff(starts, append=len(steeper))
             # Of those that cross at once, the steepest one is the highest after it.
-            at_once = crossings == np.repeat(nearest, sizes)
+            at_once = crossings == np.repeat(nearest, np.diff(starts, append=len(steeper)))
             then = steeper[_first_largest(np.where(at_once, rise, -np.inf), starts)]
             points.append(nearest)
             changes.append(self.statistics[then] - self.statistics[now[starts]])
