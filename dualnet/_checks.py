@@ -300,8 +300,7 @@ def _fits(value: Any, kind: Any) -> bool:
     if origin in (Any, object):
         return True
     if origin is int:
-        is_index = hasattr(value, "__index__") and not isinstance(value, bool)
-        return is_index and np.ndim(value) == 0
+        return hasattr(value, "__index__") and not isinstance(value, bool) and np.ndim(value) == 0
     if origin is float:
         return is_number(value)
     if origin is np.ndarray:

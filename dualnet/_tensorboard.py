@@ -27,8 +27,7 @@ def write(folder: Path, events: Iterable[tuple[int, Any]], *, append: bool = Fal
     # Not renamed into place: a TensorBoard that is running goes on reading the open file.
     with (folder / NAME).open("ab") as file:
         for content in contents:
-            event = Event(wall_time=time.time(), **content)
-            RecordWriter(file).write(event.SerializeToString())
+            RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
 
 
 def scalars(values: Mapping[str, float]) -> Any:

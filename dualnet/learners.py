@@ -368,10 +368,9 @@ def _read(
             for (lesson, *shape, _), rows in groups.items():
                 parts = [readings[i][0][step] for i in rows]
                 settings = [learners[i].settings for i in rows]
-                before = [states[i] for i in rows]
                 if len(rows) == 1:
                     lesson = learners[rows[0]]._kind.of_one
-                of_rows, after = _step(lesson, shape, parts, before, settings)
+                of_rows, after = _step(lesson, shape, parts, [states[i] for i in rows], settings)
                 for i, of_row, state in zip(rows, of_rows, after):
                     losses[i].append(of_row)
                     states[i] = state if learn else states[i]._replace(states=state.states)
@@ -385,8 +384,7 @@ def _read(
                 way_out = "Take a smaller learning_rate, or set clipnorm."
                 warnings.warn(f"{what} {way_out}", stacklevel=3)
             for learner, (_, last), state, result in zip(learners, readings, states, results):
-                tokens = state.tokens + result.tokens
-                learner._state = state._replace(last=last, tokens=tokens)
+                learner._state = state._replace(last=last, tokens=state.tokens + result.tokens)
     return results
 
 

@@ -288,8 +288,7 @@ class DualnetForSequenceClassification(_Reading):
     def _answer(
         self, others: Any, logits: Any, hidden: Any, is_token: Any, labels: Any, items: Any
     ) -> Any:
-        places = torch.arange(is_token.shape[1], device=is_token.device)
-        last = (places * is_token).argmax(dim=1)
+        last = (torch.arange(is_token.shape[1], device=is_token.device) * is_token).argmax(dim=1)
         logits = self.score(hidden[torch.arange(len(hidden)), last].to(self.score.weight.dtype))
         loss = None
         if labels is not None:

@@ -93,10 +93,9 @@ def hidden_states(
         raise ArgumentError("text", "must hold at least one word.", text=text)
     stream = np.append(np.int32(eos_id), words.ids)
     vectors = np.concatenate([*read_outputs(model, _vectors, stream, sequence_length)])
-    vectors = vectors[1:].astype("float32")
     outputs = model.graph.layer_outputs
     ends = np.cumsum([output.shape[-1] for output in outputs.values()])
-    layers = dict(zip(outputs, np.split(vectors, ends[:-1], axis=1)))
+    layers = dict(zip(outputs, np.split(vectors[1:].astype("float32"), ends[:-1], axis=1)))
     return HiddenStates(words.words, words.ids, words.starts, layers)
 
 

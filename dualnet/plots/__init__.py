@@ -122,8 +122,7 @@ def plot_bars(
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     most_bars = max(len(bars) for bars in panels.values())
-    height = (0.3 * most_bars + 1.2) * rows + 0.6
-    figure, grid = _figure(3.6 * columns + 0.4, height, rows, columns)
+    figure, grid = _figure(3.6 * columns + 0.4, (0.3 * most_bars + 1.2) * rows + 0.6, rows, columns)
     figure.suptitle(f"{title} (orange: also published)" if any(compared.values()) else title)
     for (name, bars), axes in zip(panels.items(), grid.flat):
         published = list(compared.get(name, ()))
@@ -136,8 +135,7 @@ def plot_bars(
         axes.set(xlim=(0, 1.18), ylim=(most_bars - 0.5, -0.5), xticks=[0, 0.5, 1])
         axes.set_title(_plain(_short(name)), fontweight="bold")
         listed = textwrap.fill(", ".join(map(_short, published)), 44)
-        caption = f"\npublished: {_plain(listed)}" if published else ""
-        axes.set_xlabel(axis + caption, fontsize=8)
+        axes.set_xlabel(axis + f"\npublished: {_plain(listed)}" * bool(published), fontsize=8)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     _save(figure, path)
@@ -227,8 +225,7 @@ def plot_parallel_coordinates(
     for x, (has_gaps, (_, labels)) in enumerate(zip(incomplete, scales.values())):
         axes.plot([x, x], [0, 1], color="black", linewidth=0.9, zorder=4)
         if has_gaps:
-            absent = "failed" if x == count - 1 else "does not apply"
-            labels = [(ABSENT, absent), *labels]
+            labels = [(ABSENT, "failed" if x == count - 1 else "does not apply"), *labels]
             axes.plot(x, ABSENT, marker="x", color="black", markersize=6, zorder=5)
         stride = max(1, -(-len(labels) // 16))  # more labels would touch
         for place, label in labels[::stride]:
