@@ -51,13 +51,16 @@ def data_parallel(devices: int | str = "all") -> RowParallel:
         ...     with dualnet.data_parallel(1).scope():
         ...         model = zoo.build("lstm", vocabulary_size=3, units=4)
     """
+    global _joined
     if devices != "all":
         check_count("devices", devices, least=1)
     if keras.config.backend() != "jax":
         received = f"Received: devices={devices!r} with the backend {keras.config.backend()!r}."
         way_out = "Set the environment variable KERAS_BACKEND=jax."
         raise ArgumentError("devices", f"needs the JAX backend. {received} {way_out}")
-    _join()
+    if "KERAS_DISTRIBUTION_NUM_PROCESSES" in os.environ and not _joined:
+        keras.distribution.initialize()
+        _joined = True
     available = keras.distribution.list_devices()
     count = len(available) if devices == "all" else int(devices)
     if count > len(available):
@@ -66,13 +69,6 @@ def data_parallel(devices: int | str = "all") -> RowParallel:
         way_out = f" To try it on a CPU, set the environment variable {flag}."
         raise ArgumentError("devices", message, way_out, devices=devices)
     return RowParallel(devices=available[:count], auto_shard_dataset=False)
-
-
-def _join() -> None:
-    global _joined
-    if "KERAS_DISTRIBUTION_NUM_PROCESSES" in os.environ and not _joined:
-        keras.distribution.initialize()
-        _joined = True
 
 
 def num_devices() -> int:
