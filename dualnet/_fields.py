@@ -9,6 +9,7 @@ import re
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from inspect import Parameter
 from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import numpy as np
@@ -265,17 +266,13 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
         rest: Name under which the signature lists further keyword arguments, if there are any.
     """
     fields = {
-        field.name: inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default_of(field),
-            annotation=field.type,
-        )
+        field.name: Parameter(field.name, Parameter.KEYWORD_ONLY, default=default_of(field),
+                              annotation=field.type)
         for settings in classes
         for field in dataclasses.fields(settings)
         if field.name in settings.names()
     }  # fmt: skip
-    others = (
-        [inspect.Parameter(rest, inspect.Parameter.VAR_KEYWORD, annotation="Any")] if rest else []
-    )
+    others = [Parameter(rest, Parameter.VAR_KEYWORD, annotation="Any")] if rest else []
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
