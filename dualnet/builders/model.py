@@ -88,9 +88,8 @@ def _check_losses(_, losses):
             takes_logits = flag is None or flag.default is not False
         if not takes_logits:
             other = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
-            way_out = f" Leave it out, or give {other}."
             required = "must take logits, the output of the model."
-            raise ArgumentError("loss", required, way_out, loss=loss)
+            raise ArgumentError("loss", required, f" Leave it out, or give {other}.", loss=loss)
 
 
 @keras.saving.register_keras_serializable("dualnet")

@@ -203,8 +203,7 @@ class Files(Records):
 
     def _unreadable(self, place: str, error: Exception) -> ValueError:
         reason = getattr(error, "strerror", None) or error
-        message = f"FILE must be {self.what}. Received: {place}: {reason}."
-        return ValueError(f"{message}{self.way_out}")
+        return ValueError(f"FILE must be {self.what}. Received: {place}: {reason}.{self.way_out}")
 
     def _standard_input(self) -> Any:
         if not self._copies:

@@ -167,8 +167,7 @@ def beam_search(
         log_p, states = step(tokens.reshape(-1, 1), _take(states, rows))
         log_p = ops.convert_to_numpy(log_p).reshape(count, beam, -1)
         if excluded and not 0 <= min(excluded) <= max(excluded) < log_p.shape[-1]:
-            required = f"must be at least 0 and below {log_p.shape[-1]}."
-            raise ArgumentError("excluded_ids", required)
+            raise ArgumentError("excluded_ids", f"must be at least 0 and below {log_p.shape[-1]}.")
         is_open = scores[..., None] > NONE
         totals = np.where(is_open, log_p + np.where(is_open, scores[..., None], 0), NONE)
         totals[..., excluded] = NONE
@@ -276,8 +275,7 @@ def _likeliest(totals: np.ndarray, count: int) -> Chosen:
     """
     highest = totals.max(axis=1)
     if not highest.max() < np.inf:
-        received = f"Received: {highest.max()}."
-        raise ArgumentError("step", f"must return log-probabilities. {received}")
+        raise ArgumentError("step", f"must return log-probabilities. Received: {highest.max()}.")
     # `count` words reach `least`, so nothing below is needed; few entries remain to be sorted.
     least: Any = NONE
     if count < highest.shape[1]:
