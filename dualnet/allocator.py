@@ -28,9 +28,8 @@ def keep_freed_memory() -> bool:
     >>> import dualnet
     >>> done = dualnet.keep_freed_memory()
     """
-    if not sys.platform.startswith("linux") or any(
-        name.startswith("MALLOC_") for name in os.environ
-    ):
+    is_set_up = any(name.startswith("MALLOC_") for name in os.environ)
+    if is_set_up or not sys.platform.startswith("linux"):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -84,9 +84,8 @@ def gradient_statistics(
     check_count("batch_size", batch_size, least=1)
     check_count("sequence_length", sequence_length, least=1)
     with unfrozen(model):
-        return statistics_of(
-            adapted(model, adapt), tokens, batch_size=batch_size, sequence_length=sequence_length
-        )
+        which = adapted(model, adapt)
+        return statistics_of(which, tokens, batch_size=batch_size, sequence_length=sequence_length)
 
 
 def statistics_of(

@@ -53,8 +53,7 @@ class DropoutReader(Reader):
 def _scaled_rates(arguments: Mapping[str, Any], scale: float) -> dict[str, Any]:
     """Return `arguments` with scaled dropout rates, those of the members of an ensemble, too."""
     if arguments.get("gate", "none") != "none":  # what is below a gate drops nothing
-        without = without_regularization(arguments)
-        arguments = {**without, "gate_dropout": arguments["gate_dropout"]}
+        arguments = without_regularization(arguments) | {"gate_dropout": arguments["gate_dropout"]}
 
     def scaled(rate: Any) -> Any:
         return rate * scale if is_number(rate) else rate

@@ -46,7 +46,8 @@ def target_log_probabilities(
     """
     words = matrix.shape[0 if words_first else 1]
     num_rows = ops.shape(rows)[0]
-    num_saved = _minimum(num_rows, SAVED_BYTES // (words * 4)) if save else 0
+    minimum = min if isinstance(num_rows, int) else ops.minimum
+    num_saved = minimum(num_rows, SAVED_BYTES // (words * 4)) if save else 0
     saves_all = isinstance(num_rows, int) and num_saved == num_rows
     # A number that is unknown until the graph runs may be above 0.
     saves_any = saves_all or not isinstance(num_saved, int) or num_saved > 0
@@ -231,7 +232,3 @@ def _max_over_words(values):
 
 def _concatenate(tensors):
     return ops.concatenate(tensors, axis=0) if len(tensors) > 1 else tensors[0]
-
-
-def _minimum(number, most):
-    return min(number, most) if isinstance(number, int) else ops.minimum(number, most)
