@@ -266,15 +266,11 @@ def assign_all(variables, values):
 @contextlib.contextmanager
 def restoring(variables, *, keep=False):
     """Restore the values of `variables` in the end, bit for bit; with `keep` only on error."""
-    before = values_of(variables)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(assign_all, variables, values_of(variables))
         yield
-    except BaseException:
-        keep = False
-        raise
-    finally:
-        if not keep:
-            assign_all(variables, before)
+        if keep:
+            stack.pop_all()
 
 
 def top_k(values, count):
