@@ -57,8 +57,8 @@ class AttentionCell(ConfiguredLayer):
         for number, cell in enumerate(self.cells, start=1):
             if number > 1 and self.internal_dropout > 0:
                 size, rate = self.cells[number - 2].output_size, self.internal_dropout
-                specs.append(MaskSpec(_internal(number), rate, size, self.internal_locked))
-            specs += [s._replace(name=_prefix(number) + s.name) for s in cell.mask_specs()]
+                specs.append(MaskSpec(f"internal_{number}", rate, size, self.internal_locked))
+            specs += [s._replace(name=f"cell_{number}/{s.name}") for s in cell.mask_specs()]
         return specs
 
     # --- one step
@@ -67,9 +67,9 @@ class AttentionCell(ConfiguredLayer):
         """Return the outputs of all cells, the lowest first, and their new states."""
         outputs, new_states = [], []
         for number, cell in enumerate(self.cells, start=1):
-            if _internal(number) in masks:
-                x = x * masks[_internal(number)]
-            prefix = _prefix(number)
+            if f"internal_{number}" in masks:
+                x = x * masks[f"internal_{number}"]
+            prefix = f"cell_{number}/"
             own = {n.removeprefix(prefix): m for n, m in masks.items() if n.startswith(prefix)}
             of_cell, states = states[: len(cell.state_size)], states[len(cell.state_size) :]
             x, after = cell.step(cell.input_projection(x, own), list(of_cell), own)
@@ -132,7 +132,7 @@ def dropped_weights(cell):
     """Return the weights of `cell` that `mask_specs` says to drop out, by the name there."""
     if isinstance(cell, AttentionCell):
         return {
-            _prefix(number) + name: weight
+            f"cell_{number}/{name}": weight
             for number, member in enumerate(cell.cells, start=1)
             for name, weight in dropped_weights(member).items()
         }
@@ -146,11 +146,3 @@ def memory_size(constants_shape, cell):
         required = f"must be [memory, keys] or [memory, keys, mask] for `{type(cell).__name__}`."
         raise ArgumentError("constants", f"{required} Received: none.")
     return constants_shape[0][-1]
-
-
-def _internal(number):
-    return f"internal_{number}"
-
-
-def _prefix(number):
-    return f"cell_{number}/"
