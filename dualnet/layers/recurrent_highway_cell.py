@@ -90,9 +90,7 @@ class RecurrentHighwayCell(RecurrentCell):
     def step(self, projection, states, masks):
         (s,) = states
         for k, (name, bias) in enumerate(zip(self.recurrent_kernels(), self.biases), start=1):
-            added = [projection] if k == 1 else []
-            if self.use_bias:
-                added.append(bias)
+            added = [projection] * (k == 1) + [bias] * self.use_bias
             if self.gate_reads == "state":
                 z = sum(added, start=self.recurrent_product(s, masks, name))
                 h, t = ops.split(z, 2, axis=-1)  # (batch, units) each
