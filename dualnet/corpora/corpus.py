@@ -211,13 +211,11 @@ def load(
 
 def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
     """Return a corpus of one text file, read with `vocabulary`, all of which is its test split."""
-    path, documents, lowercase = Path(path).expanduser(), vocabulary.documents, vocabulary.lowercase
+    path = Path(path).expanduser()
     files: sources.Files = {**dict.fromkeys(SPLITS, ()), "test": (sources.Part(path),)}
-    text = Text(path.stem, str(path.resolve()), files, documents, lowercase)
-    settings = Settings(
-        lowercase=lowercase, vocabulary=vocabulary, tokenizer=vocabulary.kind, documents=documents
-    )
-    return _read(text, settings)
+    how: Any = {"documents": vocabulary.documents, "lowercase": vocabulary.lowercase}
+    text = Text(path.stem, str(path.resolve()), files, **how)
+    return _read(text, Settings(vocabulary=vocabulary, tokenizer=vocabulary.kind, **how))
 
 
 def _read(text: Text, settings: Settings, *, suits: bool = False) -> Corpus:
