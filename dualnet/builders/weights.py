@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -54,8 +54,7 @@ class Transfer:
         return "\n".join(filter(None, lines))
 
 
-def _line(text: str, names: Iterable[str]) -> str:
-    names = list(names)
+def _line(text: str, names: Sequence[str]) -> str:
     return f"{len(names)} {text}: {', '.join(names)}." if names else ""
 
 

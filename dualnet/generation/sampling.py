@@ -312,9 +312,8 @@ def generate(
         [vocabulary.decode([*stream[start:], *ids]) for ids in several]
         for stream, several in zip(streams, generated)
     ]
-    if request.n_best is None:
-        return texts[0][0] if is_one else TextResults([first for first, *_ in texts], labels)
-    return texts[0] if is_one else TextResults(texts, labels)
+    results: list[Any] = [first for first, *_ in texts] if request.n_best is None else texts
+    return results[0] if is_one else TextResults(results, labels)
 
 
 def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:

@@ -316,8 +316,7 @@ class _Search:
         ends = [self._climb(weights, random) for weights in first]
         weights, _ = max(ends, key=lambda end: end[1])  # of equal ones the first
         weights = weights / self.scale
-        total = np.abs(weights).sum()
-        weights = weights / total if total else weights
+        weights = weights / (np.abs(weights).sum() or 1.0)
         return dict(zip(self.names, weights.tolist()))
 
     def _climb(self, weights: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, float]:
