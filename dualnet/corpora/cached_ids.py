@@ -105,9 +105,8 @@ def _open(folder: Path, settings: Settings) -> Encoded | None:
     try:
         description = unseal(folder, DESCRIPTION)
         words = folder / description["vocabulary"]
-        vocabulary = settings.vocabulary or load_tokenizer(
-            words, documents=settings.documents, lowercase=settings.lowercase
-        )
+        how = settings.given(["documents", "lowercase"])
+        vocabulary = settings.vocabulary or load_tokenizer(words, **how)
         splits = {split: mapped(folder / f"{split}.npy") for split in SPLITS}
         return {**splits, "vocabulary": vocabulary, "sha256": description["text_sha256"]}
     except (OSError, ValueError):

@@ -203,10 +203,8 @@ def load(
     suits = reads_any and name_or_folder not in NAMES and not any(sizes.values())
     if suits:
         named = suited_tokenizer(text)
-    settings = Settings(
-        lowercase=lowercase, vocabulary=vocabulary, tokenizer=named, documents=documents, **sizes
-    )
-    return _read(text, settings, suits=suits)
+    how: Any = {"documents": documents, "lowercase": lowercase, **sizes}
+    return _read(text, Settings(vocabulary=vocabulary, tokenizer=named, **how), suits=suits)
 
 
 def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
@@ -225,12 +223,9 @@ def _read(text: Text, settings: Settings, *, suits: bool = False) -> Corpus:
     return Corpus(
         name=text.name,
         **encoded,
-        lowercase=settings.lowercase,
+        **settings.given(["lowercase", "tokenizer", "vocabulary_size", "min_count"]),
         source=text.source,
-        tokenizer=settings.tokenizer,
         fractions=text.fractions,
-        vocabulary_size=settings.vocabulary_size,
-        min_count=settings.min_count,
         note=_note(text, encoded["vocabulary"]) if suits else "",
     )
 

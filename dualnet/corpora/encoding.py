@@ -162,9 +162,7 @@ def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
         if settings.lowercase:
             raise ArgumentError("lowercase", "must be False for bytes.", lowercase=True)
         return ByteTokenizer(settings.documents)
-    return train_tokenizer(
-        texts, kind, size=size, documents=settings.documents, lowercase=settings.lowercase
-    )
+    return train_tokenizer(texts, kind, size=size, **settings.given(["documents", "lowercase"]))
 
 
 def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
@@ -185,22 +183,12 @@ def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
 def _learnt_words(counts: Counter[str], settings: Settings) -> Vocabulary:
     """Return the words of train, with an `<unk>` that train has unless `min_count` is 1."""
     min_count = settings.min_count or (1 if has_unknown(counts[UNK], counts.total()) else 2)
-
-    def learnt(size: int | None) -> Vocabulary:
-        return Vocabulary.from_counts(
-            counts,
-            size=size,
-            min_count=min_count,
-            lowercase=settings.lowercase,
-            documents=settings.documents,
-            needs_unk=True,
-        )
-
-    vocabulary = learnt(settings.vocabulary_size)
+    how = settings.given(["documents", "lowercase"]) | {"min_count": min_count, "needs_unk": True}
+    vocabulary = Vocabulary.from_counts(counts, size=settings.vocabulary_size, **how)
     is_seen = UNK in counts or len(vocabulary) <= len(counts)
     if is_seen or min_count == 1 or len(vocabulary) < 3:
         return vocabulary
-    fewer = learnt(len(vocabulary) - 1)
+    fewer = Vocabulary.from_counts(counts, size=len(vocabulary) - 1, **how)
     [rarest] = {*vocabulary} - {*fewer}
     warnings.warn(
         f"Each word of train occurs at least {min_count} times. The rarest, {rarest!r}, is read as "
