@@ -100,6 +100,5 @@ class IOGate(FeatureGate):
         embedded = ops.take(self.embeddings, ops.maximum(tokens, 0), axis=0)
         features = self.step_dropout(ops.cast(embedded, self.compute_dtype), training=training)
         if hidden is not None:
-            hidden = ops.cast(hidden, self.compute_dtype)
-            features = ops.concatenate([hidden, features], axis=-1)
+            features = ops.concatenate([ops.cast(hidden, self.compute_dtype), features], axis=-1)
         return super().gates(features)
