@@ -218,7 +218,10 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         logits = nn.functional.pad(logits, (0, 1), value=NEVER)
         keeps = self.config.use_cache and not self.training if use_cache is None else use_cache
         shows = output_hidden_states or self.config.output_hidden_states
-        others = {"cache": cache if keeps else None, "hidden_states": hidden if shows else None}
+        others = {
+            "cache": cache if keeps else None,
+            "hidden_states": tuple(hidden) if shows else None,
+        }
         return self._answer(others, logits, hidden[-1], is_token, labels, num_items_in_batch)
 
 

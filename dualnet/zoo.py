@@ -196,6 +196,8 @@ def _build_trained(path: StrPath, overrides: Mapping[str, Any]) -> LanguageModel
         way_out = "Leave out what changes sizes or layers, or build without `weights`."
         raise ArgumentError("weights", f"{message} {way_out} {' '.join(reason.split())}")
     model.loss_reduction = trained.loss_reduction
+    if run.translates:
+        model.source_vocabulary = trained.source_vocabulary
     return model
 
 

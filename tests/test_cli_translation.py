@@ -185,6 +185,21 @@ def test_a_table_that_is_not_the_runs_own_is_evaluated_whole(cli, translator_run
     assert alone["perplexity"] == pytest.approx(whole["perplexity"]) and alone["split"] == "test"
 
 
+def test_translators_are_trained_with_several_seeds(cli, pairs_folder, tmp_path):
+    small = "--tokenizer words --epochs 1 --set units=4 depth=1 batch_size=24"
+    train = f"train attention_gru --pairs {pairs_folder} {SIDES} --output {tmp_path}/RUNS {small}"
+    result = cli.json(f"{train} --seeds 1 2 --quiet")
+    assert result["seeds"] == [1, 2] and len(result["runs"]) == 2
+
+
+def test_a_translator_is_built_from_its_run_with_both_tokenisers(translator_run, model):
+    built = zoo.build(str(translator_run), output_dropout=0.1)
+    assert built.source_vocabulary == model.source_vocabulary
+    assert dualnet.translate(built, "1 2") == dualnet.translate(model, "1 2")
+    with pytest.raises(ValueError, match="in a language model with recurrent layers"):
+        dualnet.Learner(model, adapt="recurrent_matrix")
+
+
 def test_a_line_end_of_a_text_in_python_is_no_part_of_it(model):
     for text, expected in zip(["1 2 3\n", "1 2 3\r\n", "\n"], ["1 2 3", "1 2 3", ""]):
         assert dualnet.translate(model, text, beam=2) == dualnet.translate(model, expected, beam=2)

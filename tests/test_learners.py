@@ -34,6 +34,13 @@ def ids():
     return np.random.default_rng(1).integers(1, WORDS, size=(3, 11)).astype("int32")
 
 
+def frozen(model):
+    """Return a copy of `model` in which nothing is trainable."""
+    copied = type(model).from_config(model.get_config())
+    copied.trainable = False
+    return copied
+
+
 def learner(model, adapt="connection", **settings):
     settings = {"rule": "sgd", "learning_rate": RATE, "sequence_length": LENGTH, **settings}
     return Learner(model, adapt, **settings)
@@ -339,6 +346,7 @@ def test_an_error_or_an_interrupt_leaves_learners_as_they_were(model, ids, monke
         (lambda m: read_many([one := learner(m), one], ["w1", "w2"]), "`learners` must be differ"),
         (lambda m: read_many([learner(m)], []), "`texts` must have one text for each learner"),
         (lambda m: learner(m, "nothing"), "`adapt` must name weights of this model"),
+        (lambda m: learner(frozen(m), "all"), "`model` must have weights that are trainable"),
         (lambda m: learner(m, rule="rms"), "`statistics` must be given for the rule 'rms'"),
         (lambda m: learner(m, learning_rate="auto"), "`learning_rate` must be a number for a lea"),
         (lambda m: learner(m, momentum=1), "`momentum` must be one of"),

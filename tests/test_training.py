@@ -209,6 +209,10 @@ def test_a_run_is_resumed_with_its_own_text_alone(run, corpus, tmp_path):
         ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
         ({"batch_size": 5000}, "The split 'train' must hold at least batch_size"),
         ({"seed": 2**32}, r"`seed` must be below 2\*\*32"),
+        (
+            {"dropout_samples": 2, "fraternal_regularization": 0.1},
+            "`dropout_samples` must be 1 wit",
+        ),
     ],
 )
 def test_bad_settings_are_refused_and_nothing_is_written(corpus, tmp_path, settings, message):
@@ -493,6 +497,65 @@ def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (after[name], weight)))
     with pytest.raises(ValueError, match="`run` must be of a model without a gate"):
         training.train_gate(folder, corpus, output=tmp_path / "none")
+    with pytest.raises(ValueError, match="`weights` must be left out: a gate begins"):
+        training.train_gate(run.folder, corpus, output=tmp_path / "none", weights=run.folder)
+
+
+@pytest.mark.slow
+def test_a_gate_serves_an_ensemble_of_models_of_sentences(run, corpus, tmp_path):
+    one = train(corpus, tmp_path / "one", batching="sentences", epochs=1)
+    both = training.combine_runs([one.folder, one.folder], tmp_path / "both")
+    settings = {"epochs": 1, "batch_size": 4, "gate_units": 3, "progress": False}
+    gated = training.train_gate(both, corpus, output=tmp_path / "gated", **settings)
+    assert gated.model.padded and np.isfinite(gated.results["test_perplexity"])
+    for folders in ([run.folder, one.folder], [one.folder, run.folder]):
+        mixed = training.combine_runs(folders, tmp_path / f"mixed-{folders[0].name}")
+        assert runs.read_card(mixed).recipe["batching"] == "streams"
+
+
+@pytest.mark.slow
+def test_numbers_of_numpy_are_settings_as_those_of_python(corpus, tmp_path):
+    settings = {"recurrent_layers": 2, "recurrent_units": np.array([4, 8]), "epochs": 1}
+    settings |= {"experts": [np.int64(0), 0, 1, np.int64(1)], "seed": np.int64(1)}
+    card = runs.read_card(train(corpus, tmp_path / "RUN", **settings).folder)
+    assert card.config["recurrent_units"] == [4, 8] and card.seed == 1
+    text = "the cat sees the dog\n" * 40
+    (tmp_path / "text.txt").write_text(text)
+    divided = dualnet.corpora.load(tmp_path / "text.txt", fractions=np.array([80, 10, 10]))
+    assert divided.fractions == (80, 10, 10) and type(divided.fractions[0]) is int
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The cell 'keras.layers.LSTMCell' runs whole")
+def test_the_same_command_resumes_a_run_of_an_own_cell_or_an_epsilon_of_its_cell(corpus, tmp_path):
+    norm = {"name": "layernorm_lstm", "epsilon": 1e-3, "units": 4}
+    own = {"name": "lstm", "cell": keras.layers.LSTMCell, "units": 4}
+    for number, settings in enumerate((norm, own)):
+        folder = tmp_path / f"{number}"
+        train(corpus, folder, epochs=1, recurrent_dropout=0.0, **settings)
+        train(corpus, folder, epochs=2, recurrent_dropout=0.0, **settings, resume=True)
+    again = {"name": str(tmp_path / "0"), "recurrent_dropout": 0.0, "units": 4}
+    train(corpus, tmp_path / "next", **again, epochs=1)
+    shutil.move(tmp_path / "0", tmp_path / "moved")
+    assert train(corpus, tmp_path / "next", **again, epochs=2, resume=True).results["epochs"] == 2
+
+
+@pytest.mark.slow
+def test_a_folder_of_the_name_of_a_corpus_is_that_text_and_has_its_card(tmp_path):
+    assert training.card_for("dual_mdlstm", "data/wikitext-2").corpus == "wikitext-2"
+    assert training.card_for("dual_mdlstm", "wikitext-2").corpus == "wikitext-2"
+    folder = tmp_path / "python-reference"
+    folder.mkdir()
+    write_splits(folder, "the cat sees the dog\n" * 40)
+    run = dualnet.train("lstm", str(folder), output=tmp_path / "RUN", **{**QUICK, "units": 4})
+    assert runs.corpus_of_run(run.folder).source == str(folder)
+
+
+@pytest.mark.slow
+def test_a_callback_may_watch_the_plain_weights_of_two_tailed_averages(corpus, tmp_path):
+    stop = keras.callbacks.EarlyStopping("val_perplexity_plain", patience=9)
+    train(corpus, tmp_path / "RUN", averaging="two_tailed", callbacks=[stop])
+    assert stop.mode == "min" and np.isfinite(stop.best)
 
 
 @pytest.mark.slow

@@ -264,6 +264,7 @@ def test_log_probabilities_loss_and_hidden_states_are_ours(words, opened):
     np.testing.assert_allclose(found, score.log_probabilities, rtol=1e-5, atol=1e-5)
     inputs = tokenizer(TEXT, return_tensors="pt")
     output = model(**inputs, labels=inputs.input_ids, output_hidden_states=True)
+    assert isinstance(output.hidden_states, tuple)
     assert math.exp(output.loss.item()) == pytest.approx(score.perplexity, rel=1e-5)
     expected = array(words.hidden_states(inputs.input_ids.numpy().astype("int32")))
     np.testing.assert_allclose(output.hidden_states[-1].detach(), expected, atol=1e-6)

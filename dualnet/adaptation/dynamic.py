@@ -288,7 +288,7 @@ def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistic
             message = f"must be given for the rule 'rms': {kinds}. Received: None."
             raise ArgumentError("statistics", message)
         if not isinstance(statistics, GradientStatistics):
-            statistics = statistics_of(which, statistics, sequence_length=length)
+            statistics = statistics_of(which, statistics, sequence_length=length, name="statistics")
         return DecayToPrior(statistics=in_order(statistics, which), **settings)
     if statistics is not None:
         required = "is for the rule 'rms' only."

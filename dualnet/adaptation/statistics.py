@@ -89,11 +89,12 @@ def gradient_statistics(
 
 
 def statistics_of(
-    which: Adapted, tokens: Any, *, batch_size: int = 100, sequence_length: int
-) -> GradientStatistics:
+    which: Adapted, tokens: Any, *, batch_size: int = 100, sequence_length: int,
+    name: str = "tokens",
+) -> GradientStatistics:  # fmt: skip
     """Return the `gradient_statistics` of the weights of a model that learn, now unfrozen."""
     words = int(which.graph.word_logits.shape[-1])
-    tokens = check_tokens(tokens, words, least=batch_size * sequence_length + 1)
+    tokens = check_tokens(tokens, words, least=batch_size * sequence_length + 1, name=name)
     inputs, targets = streams(tokens, batch_size)
     optimizer = SquaredGradients()
     batches = inputs.shape[1] // sequence_length

@@ -91,7 +91,9 @@ class RecurrentMatrix(AdaptationMatrix):
         return [ops.broadcast_to(v, (ops.shape(tokens)[0], *v.shape[1:])) for v in values]
 
 
-def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> Adapted:
+def adapted(
+    model: LanguageModel, adapt: str | Sequence[str] | None = None, *, name: str = "adapt"
+) -> Adapted:
     """Return the graph of `model` and the weights that learn, as `adapt` says; None for all."""
     if adapt is not None:
         check_weights("adapt", adapt)
@@ -99,16 +101,23 @@ def adapted(model: LanguageModel, adapt: str | Sequence[str] | None = None) -> A
     items = [] if "all" in items else list(dict.fromkeys(items))
     graph = model.graph.without_past_decode()
     added = {item: item.partition(":")[0] for item in items if _is_added(item)}
-    for name, add in ADDED.items():
-        several = [item for item in added if added[item] == name]
+    for station, add in ADDED.items():
+        several = [item for item in added if added[item] == station]
         if len(several) > 1:
-            raise ArgumentError("adapt", f"can name one {name!r}. Received: {several}.")
+            raise ArgumentError("adapt", f"can name one {station!r}. Received: {several}.")
         for item in several:
             graph = add(graph, item)
     with unfrozen(model):
         names = {id(weight): name for name, weight in names_in(graph.core).items()}
         trainable = {names[id(weight)]: weight for weight in graph.core.trainable_variables}
-    chosen = {name for item in items for name in _matches(item, graph, trainable)}
+    if not trainable:
+        way_out = " Set model.trainable = True, or give adapt='output_bias'."
+        required = "must have weights that are trainable, to learn."
+        raise ArgumentError("model", f"{required} Received: {model.name!r} without.", way_out)
+    try:
+        chosen = {path for item in items for path in _matches(item, graph, trainable)}
+    except ArgumentError as error:
+        raise ArgumentError(name, str(error).removeprefix("`adapt` ")) from None
     weights = {name: w for name, w in trainable.items() if name in chosen or not items}
     return Adapted(graph, trainable, weights, items)
 
@@ -129,8 +138,9 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
     if not names:
         ids = {*map(id, trainable.values())}
         stations = [name for name, of in STATIONS.items() if _weights_of(graph.core, of) & ids]
-        every = ["all", *stations, BIAS, f"{OUTPUT}:RANK", MATRIX, f"{MATRIX}:RANK", RECURRENT]
-        listed = ", ".join(map(repr, [*every, f"{RECURRENT}:RANK"]))
+        every = ["all", *stations, BIAS, f"{OUTPUT}:RANK", MATRIX, f"{MATRIX}:RANK"]
+        every += [RECURRENT, f"{RECURRENT}:RANK"] * (graph.encoder is None)
+        listed = ", ".join(map(repr, every))
         required = f"must name weights of this model: {listed}, or names or patterns of"
         raise ArgumentError("adapt", f"{required} {', '.join(trainable)}. Received: {item!r}.")
     return names
@@ -186,8 +196,8 @@ def _with_recurrent_matrix(graph: Graph, item: str) -> Graph:
     """Return `graph` with an adaptation matrix in its last recurrent layer."""
     layers = [layer for layer in graph.core.layers if isinstance(layer, Recurrence)]
     layers = [layer for layer in layers if _is_named(layer, STATIONS["recurrence"])]
-    if not layers:
-        required = f"can name {RECURRENT!r} in a model with recurrent layers, not members."
+    if not layers or graph.encoder is not None:
+        required = f"can name {RECURRENT!r} in a language model with recurrent layers, not members."
         raise ArgumentError("adapt", f"{required} Received: {item!r}.")
     matrix = RecurrentMatrix(layers[-1].cell.output_size, _rank(item), name=RECURRENT)
     return graph.with_adapted_recurrence(layers[-1].name, matrix)

@@ -584,10 +584,17 @@ class LanguageModel(ClearsAllGradients):
         return plain and self._compile_metrics is None
 
     def _prepare_training(self):
-        """Check what is trainable, and make the optimizer's variables.
+        """Check what is trained, and make the optimizer's variables.
 
         TensorFlow would trace a step that makes variables twice.
         """
+        self.check_training()
+        optimizer = getattr(self, "optimizer", None)  # none before `compile`, which Keras tells
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self.trainable_variables)
+
+    def check_training(self):
+        """Raise `ValueError` unless what is trainable, the loss and the samples fit together."""
         below = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
         if self.gated and below:
             received = f"a gated model in which {below[0]!r} is trainable"
@@ -595,12 +602,9 @@ class LanguageModel(ClearsAllGradients):
             what = f"A gate is trained on a frozen model. Received: {received}."
             raise ValueError(f"{what} Set trainable = False {way_out}")
         if self.dropout_samples > 1 and not self._is_own_loss(training=True):
-            required = "must be 1 with a loss or metrics of your own, with label smoothing, and"
-            received = f"with fraternal dropout. Received: {self.dropout_samples}."
+            required = "must be 1 with a loss or metrics of your own, with `label_smoothing`, and"
+            received = f"with `fraternal_regularization`. Received: {self.dropout_samples}."
             raise ArgumentError("dropout_samples", f"{required} {received}")
-        optimizer = getattr(self, "optimizer", None)  # none before `compile`, which Keras tells
-        if optimizer is not None and not optimizer.built:
-            optimizer.build(self.trainable_variables)
 
     def _uses_buckets(self):
         """Bucket where each new length is compiled, and where padding can be masked out."""

@@ -100,7 +100,7 @@ def _text_files(folder: Path) -> tuple[list[Path], list[str]]:
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     """Return the fractions of a file that become train, valid and test."""
-    shares = tuple(fractions)
+    shares = tuple(x.item() if isinstance(x, np.generic) else x for x in fractions)
     if len(shares) != 3 or not all(is_number(x) and 0 < x < math.inf for x in shares):
         required = "must be three numbers above 0, the shares of train, valid and test."
         raise ArgumentError("fractions", required, " Give, e.g., (90, 5, 5).", fractions=fractions)
@@ -110,8 +110,11 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
 def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> Files:
     """Return the parts of the file at `path`: its first lines are train, its last ones test.
 
-    A document that blank lines end is not cut: it belongs to the split in which it begins.
+    A document that blank lines end is not cut: it belongs to the split in which it begins, and one
+    that begins where a split does to the split before.
     """
+    if not path.stat().st_size:
+        raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")
     total, chunk = 0, b"\n"
     with open(path, "rb") as file:
         while data := file.read(CHUNK_BYTES):  # one line may be longer than the memory

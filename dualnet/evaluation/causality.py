@@ -126,7 +126,12 @@ def check_causal(
 
 def _scores(scorer: Callable[[np.ndarray], Any], tokens: np.ndarray) -> np.ndarray:
     """Return the scores of `tokens` as float64; raise `ArgumentError` for none of their kind."""
-    scores = np.asarray(scorer(tokens.copy()), np.float64)
+    answer = scorer(tokens.copy())
+    try:
+        scores = np.asarray(answer, np.float64)
+    except (TypeError, ValueError) as error:
+        message = f"must return an array of numbers. Received: {error}."
+        raise ArgumentError("scorer", message) from None
     if scores.ndim not in (1, 2) or len(tokens) - len(scores) not in (0, 1):
         required = "must return one log-probability, or those of all words, for each id."
         received = f"Received: shape {scores.shape} for {len(tokens)} ids."

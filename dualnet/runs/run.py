@@ -212,7 +212,8 @@ class Run:
                 **self.trained_on["pairs"],
             )
         else:
-            is_named = name in corpora.NAMES and not os.path.isfile(place)
+            is_named = name in corpora.NAMES[1:] and not os.path.isfile(place)
+            is_named |= place == "embedded"
             corpus = corpora.load(
                 name if is_named else place, vocabulary=self.vocabulary,
                 path=place if is_named and os.path.isdir(place) else None,

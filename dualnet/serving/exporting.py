@@ -14,12 +14,12 @@ from typing import Any
 import keras
 from filelock import FileLock
 
-from dualnet._checks import ArgumentError, StrPath, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice, checked
 from dualnet._fields import documented
 from dualnet._files import LOCK, flush
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
-from dualnet.requests import SUFFIXES, Exporting, format_of
+from dualnet.requests import FORMATS, SUFFIXES, Exporting, format_of
 from dualnet.serving import transformers_folder
 from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
@@ -51,6 +51,7 @@ def endpoints(
         >>> serving.endpoints(translator)
         ['encode', 'step', 'translate']
     """
+    check_choice("format", format, FORMATS)
     if isinstance(model, TranslationModel):
         return ["encode", "step", *([] if _has_no_end(model) else ["translate"])]
     if format == "transformers":

@@ -36,7 +36,7 @@ class Memories:
         if isinstance(model, TranslationModel):
             required = "must be None for a translator, whose export does not learn."
             raise ArgumentError("learn", required, " dualnet.Learner does.", learn=request.learn)
-        which = adapted(model, request.learn)
+        which = adapted(model, request.learn, name="learn")
         self.graph, self.lesson = which.graph, Lesson(model, which, "sgd")
         if not (self.lesson.by_row and self.lesson.masked):
             names = "'connection', 'matrix', 'matrix:RANK', 'output_bias' or several of them"
@@ -178,9 +178,11 @@ class Memories:
 
 def _finite(answer: Tensors) -> Tensors:
     """Return `answer` with an assertion that its scores are finite."""
-    name = "log_probabilities"
-    if name not in answer:
-        return answer
-    valid = tf.math.is_finite(answer[name])
     required = "such that scores are finite; take an earlier one, or a smaller learning_rate"
-    return requests.after([requests.all_valid("memory", answer[name], valid, required)], answer)
+    checks = []
+    for name in {"log_probabilities", "probabilities", "logits"} & {*answer}:
+        valid = tf.math.is_finite(answer[name])
+        if name == "logits":  # some may be impossible
+            valid |= tf.math.is_inf(answer[name])
+        checks.append(requests.all_valid("memory", answer[name], valid, required))
+    return requests.after(checks, answer)

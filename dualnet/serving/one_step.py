@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dualnet._checks import extra
+from dualnet._checks import ArgumentError, extra
 from dualnet._contexts import dtype_policy, hidden_stderr
 from dualnet.builders import LanguageModel
 from dualnet.layers._mixture import in_one_piece
@@ -53,7 +53,17 @@ def litert_bytes(model: LanguageModel) -> bytes:
     with tempfile.TemporaryDirectory() as folder, hidden_stderr(bool):
         tf.saved_model.save(module, folder, signatures={"step": module.step})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
-        return bytes(converter.convert())
+        try:
+            return bytes(converter.convert())
+        except (OSError, tf.errors.OpError):
+            raise
+        except Exception as error:  # of the converter, of kinds that it does not export
+            required = "must be another for this model, which LiteRT cannot hold."
+            reason = " ".join(str(error).split())[:200]
+            way_out = " Export it as ONNX or as a SavedModel."
+            raise ArgumentError(
+                "format", f"{required} Received: 'litert' ({reason}).", way_out
+            ) from error
 
 
 def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[Any]]:
@@ -61,8 +71,8 @@ def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[
     names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
 
     def step(ids: Any, *states: Any) -> dict[str, Any]:
-        if not model.padded:  # a negative id would count from the end; beyond it is an error
-            ids = tf.where(ids < 0, model.vocabulary_size, ids)
+        # A negative id would count from the end; beyond it is an error.
+        ids = tf.where(ids < 0, model.vocabulary_size, ids)
         with in_one_piece():
             logits, *new_states = model.core([ids, *states], training=False)
         outputs = {output_prefix + name: state for name, state in zip(names, new_states)}
@@ -81,4 +91,7 @@ def in_float32(model: LanguageModel) -> LanguageModel:
         copy = LanguageModel.from_config(model.get_config())
 
     copy.core.set_weights(model.core.get_weights())
+    if any(layer.compute_dtype != "float32" for layer in copy.core.layers):
+        required = "must be 'saved_model' for a core of your own that does not compute in float32."
+        raise ArgumentError("format", f"{required} Received: {model.name!r}.")
     return copy

@@ -199,7 +199,7 @@ def _read_tokens(path: StrPath) -> list[str]:
         if not parts:
             continue
         *name, last = parts
-        if len(name) > 1 or re.fullmatch("[0-9]+", last) is None or int(last) in names:
+        if len(name) > 1 or re.fullmatch("[0-9]{1,9}", last) is None or int(last) in names:
             required = "must hold a token and its id on each line, each id once."
             received = f"Received: {os.fspath(path)}, line {number}: {line.strip()!r}."
             raise ArgumentError("tokens", f"{required} {received}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError
 
-DIRECTIONS = {"perplexity": "min", "val_perplexity": "min", "val_bleu": "max"}
+DIRECTIONS = {"perplexity": "min", "val_perplexity": "min", "val_bleu": "max"}  # by what it is of
 State = dict[str, dict[str, Any]]  # attributes of each callback
 # What a callback cannot do here, where the recipe does it.
 UNSUITABLE = {
@@ -54,7 +55,8 @@ class Callbacks:
             callback.set_params(params)
             if hasattr(callback, "_set_monitor_op") and callback.monitor_op is None:
                 if callback.mode == "auto":
-                    callback.mode = DIRECTIONS.get(callback.monitor, "auto")
+                    watched = re.sub("_(plain|short|long)$", "", str(callback.monitor))
+                    callback.mode = DIRECTIONS.get(watched, "auto")
                 # After the first epoch it would negate `min_delta` again in a resumed run.
                 with contextlib.suppress(ValueError):  # of a figure that Keras does not know
                     callback._set_monitor_op()

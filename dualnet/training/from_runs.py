@@ -52,6 +52,9 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
     >>> gated.model.gated
     True
     """
+    if "weights" in settings:
+        required = "must be left out: a gate begins with the weights of `run`."
+        raise ArgumentError("weights", required, weights=settings["weights"])
     card = RunFolder.open_folder(run).check_language_model().card
     if is_gated(card.config):
         message = f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
@@ -95,11 +98,14 @@ def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
     if len(runs := list(runs)) < 2:
         message = f"must be at least two RUN folders. Received: {[*map(str, runs)]}."
         raise ArgumentError("runs", message)
-    first, *_ = [read_card(run) for run in runs]
+    first, *others = [read_card(run) for run in runs]
+    recipe = first.recipe  # with the batches that all have, or else streams, which all can read
+    if len({card.recipe.get("batching", "streams") for card in (first, *others)}) > 1:
+        recipe = {**recipe, "batching": "streams"}
     model = builders.ensemble([load(run) for run in runs])
     card = Card(
         name=model.name, builder=model.builder, note="Members: " + ", ".join(map(source_of, runs)),
-        seed=0, trained_on=first.trained_on, config=model.arguments, recipe=first.recipe,
+        seed=0, trained_on=first.trained_on, config=model.arguments, recipe=recipe,
     )  # fmt: skip
     write_run(Path(output), model, card, sources=runs)
     return Path(output)

@@ -244,7 +244,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     """
     arguments = [key for key in zoo.known_arguments(card, overrides) if key != "name"]
     fields = Recipe.names()
-    overrides = {k: v.item() if isinstance(v, np.generic) else v for k, v in overrides.items()}
+    overrides = {name: _plain(value) for name, value in overrides.items()}
     for key in (*card.config, *overrides):
         if key not in arguments and not (key in overrides and key in fields):
             value = {**card.config, **overrides}[key]
@@ -258,6 +258,13 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     settings = {key: value for key, value in overrides.items() if key in of_recipe}
     of_builder = {key: value for key, value in overrides.items() if key not in of_recipe}
     return zoo.arguments_of(card, of_builder), recipe_of({**card.recipe, **settings})
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting with numbers of Python in place of NumPy's, as files hold them."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    return [*map(_plain, value)] if isinstance(value, (list, tuple)) else value
 
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:

@@ -167,7 +167,7 @@ class Recorder(keras.callbacks.Callback):
         self.state.step, self.state.seconds, self.state.metrics = 0, 0.0, []
         self.state.callbacks, self.state.stopped = self.callbacks.state, bool(model.stop_training)
         if self.is_two_tailed:
-            if min(history, key=lambda row: row[f"val_perplexity_{PLAIN}"]) is row:
+            if min(history, key=lambda row: two_tailed.result_of(row, PLAIN)) is row:
                 write_weights(folder, model, PLAIN_WEIGHTS)
             action = two_tailed.next_action(history)
             if action == two_tailed.SHORTEN:

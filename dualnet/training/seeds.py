@@ -11,7 +11,7 @@ from typing import Any
 from dualnet._checks import ArgumentError, StrPath, checked, is_number
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import Run, read_card
 from dualnet.runs.folder import CARD, LEARNT, READ_AS
 from dualnet.runs.shipped import card_of_run
@@ -26,7 +26,7 @@ FIGURES = ("valid_", "test_")  # begin the names of those that are compared
 @checked
 def train_seeds(
     name: StrPath | Card,
-    corpus: Corpus | str,
+    corpus: Corpus | PairCorpus | str,
     *,
     seeds: Sequence[int],
     output: StrPath,
@@ -72,6 +72,9 @@ def train_seeds(
     seeds = [check_seed(seed) for seed in seeds]
     if len(seeds) < 2 or len({*seeds}) < len(seeds):
         raise ArgumentError("seeds", "must be at least two integers, all different.", seeds=seeds)
+    if not settings.get("evaluate", True):
+        required = "must be True: seeds are compared by their perplexities."
+        raise ArgumentError("evaluate", required, evaluate=settings["evaluate"])
     if not isinstance(name, Card) and not card_of_run(name):
         name = card_for(name, corpus)
     folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
@@ -82,7 +85,7 @@ def train_seeds(
         card = read_card(begun[0])
         for_new = {"name": dataclasses.replace(card, seed=None), "weights": card.weights or None}
     first = begun[0] if begun else None  # the run that has the tokeniser of all
-    read: Corpus | None = None  # the corpus, with this tokeniser
+    read: Corpus | PairCorpus | None = None  # the corpus, with this tokeniser
     runs = []
     for seed, folder in folders.items():
         if progress:
@@ -113,9 +116,9 @@ def train_seeds(
     return result
 
 
-def _corpus_of(folder: Path, corpus: Corpus | str) -> Corpus:
+def _corpus_of(folder: Path, corpus: Corpus | PairCorpus | str) -> Corpus | PairCorpus:
     """Return `corpus` as the run in `folder` reads it, with the tokeniser that it learnt."""
-    if isinstance(corpus, Corpus):
+    if isinstance(corpus, (Corpus, PairCorpus)):
         return corpus
     run = Run.open_folder(folder)
     corpus = load_with(run.vocabulary, corpus, run.read_as)

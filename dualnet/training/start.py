@@ -14,8 +14,9 @@ from dualnet._checks import ArgumentError, StrPath, check_count, checked
 from dualnet._contexts import dtype_policy
 from dualnet._files import claim, is_used, read_json, remove_unfinished, sha256_of_data
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
-from dualnet.cards import Card, with_vocabulary_size
-from dualnet.corpora import Corpus, PairCorpus
+from dualnet.builders.parts import with_names
+from dualnet.cards import Card, with_members, with_vocabulary_size
+from dualnet.corpora import NAMES, Corpus, PairCorpus
 from dualnet.devices import check_rows
 from dualnet.evaluation.translations import check_packages
 from dualnet.runs import Run
@@ -55,7 +56,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.seed is not None:
-            check_seed(self.seed)
+            object.__setattr__(self, "seed", check_seed(self.seed))
 
     @property
     def goes_on(self) -> bool:
@@ -75,7 +76,7 @@ def request_of(
 
 def check_seed(seed: int) -> int:
     """Return `seed` if it is an integer from 0 to 2**32 - 1, else raise `ValueError`."""
-    check_count("seed", seed, least=0)
+    seed = check_count("seed", seed, least=0)
     if seed >= 2**32:
         raise ArgumentError("seed", "must be below 2**32.", seed=seed)
     return seed
@@ -220,10 +221,16 @@ def fit_to_corpus(
             way_out = "Load the pairs with joint=True."
             raise ArgumentError("share_embeddings", f"{message}{corpus.tokenizer!r}. {way_out}")
         return {**fitted, "source_vocabulary_size": len(corpus.source_vocabulary)}
-    if recipe.batching == "sentences" and fitted.setdefault("padded", True) is False:
-        message = "must be True with batching='sentences', whose batches are padded."
-        raise ArgumentError("padded", message, " Leave it out.", padded=False)
-    return fitted
+    if recipe.batching != "sentences":
+        return fitted
+
+    def padded(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if arguments.get("padded", True) is False:
+            message = "must be True with batching='sentences', whose batches are padded."
+            raise ArgumentError("padded", message, " Leave it out.", padded=False)
+        return {**arguments, "padded": True}
+
+    return with_members(fitted, padded) if "members" in fitted else padded(fitted)
 
 
 # --- card, batches and model
@@ -243,6 +250,9 @@ def card_for(name: StrPath, corpus: Corpus | PairCorpus | str) -> Card:
     'wikitext-2'
     """
     corpus_name = corpus if isinstance(corpus, str) else corpus.name
+    if isinstance(corpus, str) and corpus not in NAMES:  # the name that it has once it is loaded
+        path = Path(corpus).expanduser()
+        corpus_name = path.stem if path.is_file() else path.resolve().name
     listed = zoo.card(name).corpora
     choices = (choice for choice in (corpus_name, PAIRS_OF_ONES_OWN) if choice in listed)
     return zoo.card(name, next(choices, None))
@@ -305,6 +315,7 @@ def _prepare(
     keras.utils.set_random_seed(card.seed)
     with zoo.located(card, request.overrides):
         model = compiled_model(card, recipe, corpus)
+    model.check_training()
     model.optimizer.build(model.trainable_variables)
     # Now, lest JAX compile the step a second time.
     model.training_rows.resize(recipe.dropout_samples * recipe.batch_size)
@@ -345,15 +356,18 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     folder, name = request.folder, request.name
     run.check_sums((run_folder.CARD, *run_folder.VOCABULARIES, run_folder.RESULTS))
     card = run.card
-    card_name = (name if isinstance(name, Card) else zoo.card(name)).name
+    if isinstance(name, Card):
+        card_name = name.name
+    else:  # a RUN whose weights it began with may be gone
+        card_name = card.name if source_of(name) == card.weights else zoo.card(name).name
     if card_name != card.name:
         message = f"must be {card.name!r}, the model of the run in {str(folder)!r}."
         raise ArgumentError("name", message, name=card_name)
-    before = {**card.config, **card.recipe, "seed": card.seed, "weights": card.weights or None}
+    before = {**card.recipe, **card.config, "seed": card.seed, "weights": card.weights or None}
     before |= {key: x for key, x in run.read_as.items() if x is not None or key not in before}
     options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
     options = {key: value for key, value in options.items() if value is not None}
-    settings = {**request.overrides, **options}
+    settings = {**with_names(request.overrides), **options}
     changes = {key: settings.pop(key) for key in RESUMABLE if key in settings}
     for key, value in settings.items():
         value = list(value) if isinstance(value, tuple) else value

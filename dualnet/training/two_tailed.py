@@ -49,7 +49,7 @@ def next_action(history: Sequence[Mapping[str, Any]]) -> str:
     shorts: list[Result] = []  # results since each average began
     longs: list[Result] = []
     for row in history:
-        plain, short, long = (_result(row, name) for name in CANDIDATES)
+        plain, short, long = (result_of(row, name) for name in CANDIDATES)
         shorts.append(short)
         longs.append(long)
         long_epochs += 1
@@ -68,6 +68,6 @@ def next_action(history: Sequence[Mapping[str, Any]]) -> str:
     return action
 
 
-def _result(row: Mapping[str, Any], name: str) -> Result:
+def result_of(row: Mapping[str, Any], name: str) -> Result:
     keys = ("val_perplexity", "val_bleu")
     return watched({key: row[f"{key}_{name}"] for key in keys if f"{key}_{name}" in row})

@@ -42,8 +42,10 @@ def read_task(folder: Path) -> Task:
     """Return what `write_task` wrote into the folder of a trial."""
     path = folder / TASK
     try:
-        return Task(**read_json(path))
-    except TypeError as error:
+        table = read_json(path)  # 0.2.0.dev0 wrote more
+        known = {f.name: table[f.name] for f in dataclasses.fields(Task) if f.name in table}
+        return Task(**{"settings": table["settings"], **known})
+    except (KeyError, TypeError) as error:
         message = f"{TASK} of a trial must not be altered. Received: {str(path)!r}, {error}."
         raise ValueError(f"{message} Start a new search in another folder.") from None
 

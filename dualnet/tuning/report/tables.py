@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -149,7 +150,8 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         paper = {"paper": job.paper} if job.paper else {}
         table = {"note": note, "run": run, **paper, "evaluation": settings}
         command = _evaluate_command(run, corpus, settings)
-        on_test = f"On the test split:\n  {command} --split test"
+        split = " --split test" * os.path.isfile(corpus)  # a file is read whole without it
+        on_test = f"On the test split:\n  {command}{split}"
         comment = f"To reproduce it:\n  {command} --split valid\n{on_test}"
     else:
         from dualnet.tuning.report.effects import config_with_effect, recipe_with_effect
