@@ -762,7 +762,7 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
     with pytest.raises(FileExistsError, match="`path` must be new or empty.*which is a file"):
         UNCHECKED_EXPORT("a model", file)
     message = r"`{}` must be a place where files can be written\..*/file"
-    with pytest.raises(OSError, match=message.format("directory")):
+    with pytest.raises(OSError, match=message.format("path")):
         UNCHECKED_EXPORT("a model", file / "model")
     with pytest.raises(OSError, match=message.format("path")):
         UNCHECKED_EXPORT("a model", file / "deep" / "model.onnx", format="onnx")
