@@ -772,8 +772,8 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
 
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    for name, path, kind in [("directory", "model", "saved_model"), ("path", "a.tflite", "litert")]:
-        with pytest.raises(PermissionError, match=rf"`{name}` must be .*Permission denied"):
+    for path, kind in [("model", "saved_model"), ("a.tflite", "litert")]:
+        with pytest.raises(PermissionError, match=r"`path` must be .*Permission denied"):
             UNCHECKED_EXPORT("a model", tmp_path / path, format=kind)
     assert list(tmp_path.iterdir()) == [file] and file.read_text() == "untouched"
 
