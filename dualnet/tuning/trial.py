@@ -39,7 +39,7 @@ def write_task(folder: Path, task: Task) -> None:
 
 
 def read_task(folder: Path) -> Task:
-    """Return what `write_task` wrote into the folder of a trial."""
+    """Return the task of the trial in `folder`; raise `ValueError` if its file was altered."""
     path = folder / TASK
     try:
         table = read_json(path)  # 0.2.0.dev0 wrote more
