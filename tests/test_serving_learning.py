@@ -275,6 +275,8 @@ def test_other_models_and_weights_learn_as_learners_do(name, arguments, learn):
     [
         (a_model, "m", {"learn": "recurrence"}, "`learn` must name weights that learn for each"),
         (a_model, "m", {"learn": "no"}, "`learn` must name weights of this model"),
+        (a_model, "m", {"learn": "matrix:0"}, "`learn` must be 'matrix:RANK' with a whole number"),
+        (a_model, "m", {"learn": ["matrix:2", "matrix:3"]}, "`learn` can name one 'matrix'"),
         (lambda: a_model(cache_size=3), "m", {"learn": "connection"}, "without a cache"),
         (a_model, "m.onnx", {"learn": "connection"}, "`learn` must be None for format='onnx'"),
         (a_model, "m.tflite", {"learn": "connection"}, "`learn` must be None for format='litert'"),

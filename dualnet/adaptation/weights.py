@@ -101,22 +101,24 @@ def adapted(
     items = [] if "all" in items else list(dict.fromkeys(items))
     graph = model.graph.without_past_decode()
     added = {item: item.partition(":")[0] for item in items if _is_added(item)}
-    for station, add in ADDED.items():
-        several = [item for item in added if added[item] == station]
-        if len(several) > 1:
-            raise ArgumentError("adapt", f"can name one {station!r}. Received: {several}.")
-        for item in several:
-            graph = add(graph, item)
-    with unfrozen(model):
-        names = {id(weight): name for name, weight in names_in(graph.core).items()}
-        trainable = {names[id(weight)]: weight for weight in graph.core.trainable_variables}
-    if not trainable:
-        way_out = " Set model.trainable = True, or give adapt='output_bias'."
-        required = "must have weights that are trainable, to learn."
-        raise ArgumentError("model", f"{required} Received: {model.name!r} without.", way_out)
     try:
+        for station, add in ADDED.items():
+            several = [item for item in added if added[item] == station]
+            if len(several) > 1:
+                raise ArgumentError("adapt", f"can name one {station!r}. Received: {several}.")
+            for item in several:
+                graph = add(graph, item)
+        with unfrozen(model):
+            names = {id(weight): path for path, weight in names_in(graph.core).items()}
+            trainable = {names[id(weight)]: weight for weight in graph.core.trainable_variables}
+        if not trainable:
+            way_out = " Set model.trainable = True, or let 'output_bias' learn."
+            required = "must have weights that are trainable, to learn."
+            raise ArgumentError("model", f"{required} Received: {model.name!r} without.", way_out)
         chosen = {path for item in items for path in _matches(item, graph, trainable)}
     except ArgumentError as error:
+        if error.argument != "adapt":
+            raise
         raise ArgumentError(name, str(error).removeprefix("`adapt` ")) from None
     weights = {name: w for name, w in trainable.items() if name in chosen or not items}
     return Adapted(graph, trainable, weights, items)

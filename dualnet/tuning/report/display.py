@@ -130,6 +130,7 @@ def _settings_text(settings: dict[str, Any]) -> str:
 
 def _result(row: Row) -> str:
     if row.status == "failed":
-        return f"failed: {row.message.partition(chr(10))[0].rstrip('.')}"
+        first, *_ = row.message.split("\n")
+        return f"failed: {first.rstrip('.')}"
     early = {"hopeless": ", pruned", "time": ", out of time"}.get(row.ended, "")
     return f"has validation perplexity {row.val_perplexity:.2f}{row.per_byte}{early}"
