@@ -153,6 +153,8 @@ def test_one_split_can_be_read_alone_and_is_all_of_a_table(tmp_path):
     expected = load(write(tmp_path / "all")).test
     with pytest.raises(ValueError, match="`tokenizer` must be one that exists, where the split"):
         load(tmp_path / "all", splits=["test"])
+    with pytest.raises(ValueError, match=r"`splits` must name at least one of \['train'"):
+        load(tmp_path / "all", splits=[])
     settings = {"source": "en", "target": "de", "tokenizer": ByteTokenizer()}
     write(tmp_path / "one", ("test",), texts=({"test": EN["test"]}, {"test": DE["test"]}))
     (tmp_path / "table.tsv").write_text("leer\t\nder Vogel\tthe bird\n")

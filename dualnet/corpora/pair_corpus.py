@@ -170,6 +170,8 @@ def load_pairs(
     'seven thousand eight hundred nineteen'
     """
     splits = [check_choice("splits", split, SPLITS) for split in splits]
+    if not splits:
+        raise ArgumentError("splits", f"must name at least one of {list(SPLITS)}.", splits=splits)
     if max_tokens is not None:
         max_tokens = check_count("max_tokens", max_tokens, least=1)
     numbers = folder == NUMBERS and files is None
