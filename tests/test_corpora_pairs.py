@@ -163,6 +163,19 @@ def test_one_split_can_be_read_alone_and_is_all_of_a_table(tmp_path):
         sides = corpus.test.source_lines, corpus.test.target_lines
         assert {*sides} == {expected.source_lines, expected.target_lines}
         assert len(corpus.train) == len(corpus.valid) == 0
+    with pytest.raises(FileNotFoundError, match="must have the split 'valid'.* lacks valid.en and"):
+        load(tmp_path / "one", splits=["valid"], tokenizer=ByteTokenizer())
+    files = {"test": ("one/test.en", "one/test.de")}
+    corpus = load(tmp_path, splits=["test"], files=files, tokenizer=ByteTokenizer())
+    assert corpus.test.source_lines == expected.source_lines and [*corpus.files] == ["test"]
+    with pytest.raises(ValueError, match="`split` must be one that holds pairs.*'train'"):
+        corpus.batches("train")
+    (tmp_path / "long.tsv").write_text("a\tb\n" * 40)
+    settings = {"tokenizer": ByteTokenizer(), "source": "x", "target": "y"}
+    corpus = corpora.load_pairs(tmp_path / "long.tsv", splits=["test", "valid"], **settings)
+    assert [*map(len, (corpus.train, corpus.valid, corpus.test))] == [0, 2, 2]
+    corpus = corpora.load_pairs(tmp_path / "long.tsv", splits=["test", "test"], **settings)
+    assert len(corpus.test) == 40
     (tmp_path / "one" / "train.tsv").write_text("a\tb\n")
     with pytest.raises(
         FileNotFoundError, match=r"the split 'valid'.* lacks valid\.tsv, or val\.tsv"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dualnet
 from dualnet import assign, weight_names
 from dualnet.builders import TranslationModel, encoder_decoder
 from tests import reference
@@ -266,6 +267,24 @@ def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
 
 
 # --- bad arguments
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
+def test_targets_and_batches_beyond_a_vocabulary_are_refused(method, rng):
+    model = a_model("general", rng)
+    model.compile(optimizer="adam", run_eagerly=True)
+    inputs, targets, weight = Pairs()[0]
+    for name, data in (
+        ("y", (inputs, targets + 6, weight)),
+        ("y", (inputs, targets[:, :1], weight)),
+        ("target", ({**inputs, "target": inputs["target"] + 6}, targets, weight)),
+        ("source", ({**inputs, "source": inputs["source"] + 6}, targets, weight)),
+    ):
+        with pytest.raises(dualnet.ArgumentError, match=f"^`{name}` must hold"):
+            getattr(model, method)(*data)
+        if method != "train_on_batch":
+            with pytest.raises(dualnet.ArgumentError, match=f"^`{name}` must hold"):
+                getattr(model, method)(each for each in [data])
 
 
 @once

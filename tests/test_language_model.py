@@ -341,6 +341,29 @@ def test_a_loss_function_that_takes_logits_by_default_is_accepted():
         assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
 
 
+def test_a_loss_of_your_own_may_ignore_targets_and_has_its_targets_checked():
+    model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
+    ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    model.compile(keras.optimizers.SGD(0.0), ignoring, run_eagerly=EAGERLY, jit_compile=JAX)
+    y = np.where(x % 2, x, -1)
+    loss, perplexity = model.evaluate(x, y, batch_size=4, verbose=0)
+    assert perplexity == pytest.approx(np.exp(nll(model(x), np.maximum(y, 0))[y >= 0].mean()))
+    if keras.config.backend() != "tensorflow":  # whose own loss cannot ignore a word
+        assert loss == pytest.approx(np.log(perplexity), rel=1e-5)
+    with pytest.raises(dualnet.ArgumentError, match="^`y` must hold ids of the model's vocabulary"):
+        model.evaluate(x, x + 9, batch_size=4, verbose=0)
+
+
+def test_targets_have_the_forms_that_keras_takes():
+    model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
+    for loss in (None, of_logits):
+        model.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=EAGERLY, jit_compile=JAX)
+        plain, *others = (
+            model.fit(x, y, batch_size=4, verbose=0).history["loss"] for y in (x, [x], x[..., None])
+        )
+        assert [plain, plain] == others
+
+
 def of_logits(y, logits, from_logits=True):
     return keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=from_logits)
 

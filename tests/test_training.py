@@ -508,6 +508,8 @@ def test_a_gate_serves_an_ensemble_of_models_of_sentences(run, corpus, tmp_path)
     settings = {"epochs": 1, "batch_size": 4, "gate_units": 3, "progress": False}
     gated = training.train_gate(both, corpus, output=tmp_path / "gated", **settings)
     assert gated.model.padded and np.isfinite(gated.results["test_perplexity"])
+    nested = training.combine_runs([both, one.folder], tmp_path / "nested")
+    assert training.train_gate(nested, corpus, output=tmp_path / "outer", **settings).model.padded
     for folders in ([run.folder, one.folder], [one.folder, run.folder]):
         mixed = training.combine_runs(folders, tmp_path / f"mixed-{folders[0].name}")
         assert runs.read_card(mixed).recipe["batching"] == "streams"
@@ -519,6 +521,7 @@ def test_numbers_of_numpy_are_settings_as_those_of_python(corpus, tmp_path):
     settings |= {"experts": [np.int64(0), 0, 1, np.int64(1)], "seed": np.int64(1)}
     card = runs.read_card(train(corpus, tmp_path / "RUN", **settings).folder)
     assert card.config["recurrent_units"] == [4, 8] and card.seed == 1
+    train(corpus, tmp_path / "RUN", **{**settings, "epochs": np.int64(2)}, resume=True)
     text = "the cat sees the dog\n" * 40
     (tmp_path / "text.txt").write_text(text)
     divided = dualnet.corpora.load(tmp_path / "text.txt", fractions=np.array([80, 10, 10]))

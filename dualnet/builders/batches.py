@@ -100,11 +100,12 @@ def check_call(name, ids, lowest, vocabulary_size):
 def check_targets(targets, shape, vocabulary_size):
     """Raise `ArgumentError` unless there is a target for each of the tokens, of their `shape`.
 
-    Those below 0 count for nothing.
+    As in Keras, they may be alone in a list, and have another axis, of 1. Those below 0 count for
+    nothing.
     """
-    [targets] = targets if isinstance(targets, (list, tuple)) else [targets]  # as Keras has it
-    values = _values_of(targets)
-    if values is not None and values.shape != shape:
+    [targets] = targets if isinstance(targets, (list, tuple)) else [targets]
+    values = None if targets is None else _values_of(targets)
+    if values is not None and values.shape not in (shape, (*shape, 1)):
         required = f"must hold an id for each token of `x`, shape {shape}."
         raise ArgumentError("y", f"{required} Received: shape {values.shape}.")
     if values is not None and values.size:

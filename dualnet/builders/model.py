@@ -411,7 +411,7 @@ class LanguageModel(ClearsAllGradients):
         two_readings = isinstance(y_pred, dict)
         logits = y_pred["logits"] if two_readings else y_pred
         fused = isinstance(x, dict) and "targets" in x
-        targets = ops.maximum(y, 0) if self.loss is None else y
+        targets = ops.maximum(y, 0)
         nll = y_pred if fused else token_losses(logits, targets)
         if fused and training and self.dropout_samples > 1:
             of_samples = ops.reshape(nll, (self.dropout_samples, *ops.shape(y)))
@@ -419,7 +419,7 @@ class LanguageModel(ClearsAllGradients):
         weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
         if len(weight.shape) == 1:  # of each row
             weight = ops.expand_dims(weight, -1)
-        weight = ops.broadcast_to(weight, ops.shape(nll))
+        weight = weight * ops.cast(y >= 0, nll.dtype)
         self.perplexity_metric.update_state(nll, weight)
         if training and self.label_smoothing:
             uniform = -ops.mean(ops.log_softmax(ops.cast(logits, "float32"), axis=-1), axis=-1)
@@ -559,10 +559,12 @@ class LanguageModel(ClearsAllGradients):
         if targets is None:
             raise ArgumentError("y", "must be the targets, unless the batches of `x` have them.")
         inputs = {"tokens": tokens}
-        if self.loss is None:  # one of your own may have other targets
+        read = tokens["target"] if isinstance(tokens, dict) else tokens
+        [targets] = targets if isinstance(targets, (list, tuple)) else [targets]
+        targets = ops.reshape(targets, ops.shape(read))  # Keras may have another axis, of 1
+        if self.loss is None:  # one of your own has its own way of counting
             counted = targets >= 0
             if self.padded:
-                read = tokens["target"] if isinstance(tokens, dict) else tokens
                 counted = ops.logical_and(counted, read >= 0)
             counted = ops.cast(counted, "float32")
             if weight is not None:
@@ -651,14 +653,9 @@ class LanguageModel(ClearsAllGradients):
         return data
 
     def _check_batch(self, tokens, targets):
-        """Raise `ArgumentError` for tokens or targets beyond the vocabulary; symbols are not read.
-
-        A loss of your own may have targets of another kind.
-        """
-        if not isinstance(tokens, dict):
-            check_call("x", tokens, -1 if self.padded else 0, self.vocabulary_size)
-            if targets is not None and self.loss is None:
-                check_targets(targets, tuple(tokens.shape), self.vocabulary_size)
+        """Raise `ArgumentError` for tokens or targets beyond the vocabulary; reads no symbols."""
+        check_call("x", tokens, -1 if self.padded else 0, self.vocabulary_size)
+        check_targets(targets, tuple(tokens.shape), self.vocabulary_size)
 
     def _arrange(self, stream, carried, bucketed, batch_size):
         """Give `stream` a layout; drop the compiled step if it was traced with another."""

@@ -1,10 +1,9 @@
 """`TranslationModel`: a language model of the target whose first state comes from a source."""
 
-import numpy as np
 from keras import ops, saving
 
 from dualnet._checks import ArgumentError
-from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_range
+from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_targets
 from dualnet.builders.model import LanguageModel, tokeniser_attribute
 from dualnet.layers import without_gradients
 from dualnet.text import from_config
@@ -62,8 +61,7 @@ class TranslationModel(LanguageModel):
             raise ArgumentError("inputs", f"{required} Received: {type(inputs).__name__}.")
         if "tokens" in inputs:
             return self._call_step(**inputs, training=training)
-        check_call("source", inputs["source"], -1, self.source_vocabulary_size)
-        check_call("target", inputs["target"], -1, self.vocabulary_size)
+        self._check_batch(inputs, None)
         return self._call_step(inputs, training=training)
 
     def _call_step(self, tokens, targets=None, training=False):
@@ -113,8 +111,7 @@ class TranslationModel(LanguageModel):
 
     def _open(self, stream, data, batch_size, targets=None):
         if isinstance(data, dict):  # arrays, whose rows are pairs
-            check_range("source", np.asarray(data["source"]), -1, self.source_vocabulary_size)
-            check_range("target", np.asarray(data["target"]), -1, self.vocabulary_size)
+            self._check_batch(data, targets)
             self._arrange(stream, False, False, batch_size)
             return data
         sources = getattr(data, "source_vocabulary", None)
@@ -122,6 +119,11 @@ class TranslationModel(LanguageModel):
         if self.source_vocabulary is None:
             self.source_vocabulary = sources
         return data
+
+    def _check_batch(self, tokens, targets):
+        check_call("source", tokens["source"], -1, self.source_vocabulary_size)
+        check_call("target", tokens["target"], -1, self.vocabulary_size)
+        check_targets(targets, tuple(tokens["target"].shape), self.vocabulary_size)
 
     # --- words
 

@@ -224,7 +224,7 @@ def pairs_to_evaluate(options: Any, run: Run, model: Any) -> tuple[Any, bool]:
     is_table, own = os.path.isfile(options.pairs), run.trained_on.get("source", "")
     is_own = os.path.realpath(options.pairs) == os.path.realpath(own)
     is_divided = is_table and (options.split is not None or is_own)
-    splits = SPLITS if options.files or is_divided else [options.split or "test"]
+    splits = SPLITS if is_divided else [options.split or "test"]
     settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
     if run.is_folder:
         own = run.trained_on["pairs"]

@@ -100,6 +100,8 @@ class PairCorpus:
         """
         from dualnet.corpora.pair_batches import PairBatches  # here: it needs Keras
 
+        if not len(self.split(split)):
+            raise ArgumentError("split", "must be one that holds pairs.", split=split)
         return PairBatches(
             self.split(split),
             vocabulary=self.target_vocabulary,
@@ -169,7 +171,7 @@ def load_pairs(
     >>> corpus.source_vocabulary.decode(corpus.test.source(0))
     'seven thousand eight hundred nineteen'
     """
-    splits = [check_choice("splits", split, SPLITS) for split in splits]
+    splits = [*dict.fromkeys(check_choice("splits", split, SPLITS) for split in splits)]
     if not splits:
         raise ArgumentError("splits", f"must name at least one of {list(SPLITS)}.", splits=splits)
     if max_tokens is not None:
@@ -221,7 +223,7 @@ def load_pairs(
         folder=place,
         tokenizer=asked,
         max_tokens=max_tokens,
-        files=None if files is None else {s: (str(files[s][0]), str(files[s][1])) for s in SPLITS},
+        files=None if files is None else {s: (str(files[s][0]), str(files[s][1])) for s in files},
     )
 
 

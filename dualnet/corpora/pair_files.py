@@ -32,8 +32,8 @@ def find(
         message = "The folder or table of pairs must exist, or be 'numbers'."
         raise FileNotFoundError(f"{message} Received: {str(folder)!r}.{hint}")
     if files is not None:
-        return _given(folder, files)
-    stems = STEMS[splits[0]]
+        return _given(folder, files, splits)
+    stems = [*itertools.chain(*STEMS.values())]
     of_sides = {side: [_named(folder, stem, side) for stem in stems] for side in (source, target)}
     if not any(itertools.chain(*of_sides.values())):
         tables = {split: _tables(folder, split) for split in splits}
@@ -85,11 +85,14 @@ def _tables(folder: Path, split: str) -> list[Path]:
     return files_named(folder, [f"{stem}{end}" for stem in STEMS[split] for end in ends])
 
 
-def _given(folder: Path, files: Mapping[str, Sequence[StrPath]]) -> dict[str, tuple[Path, Path]]:
-    if set(files) != set(SPLITS) or any(len(pair) != 2 for pair in files.values()):
+def _given(
+    folder: Path, files: Mapping[str, Sequence[StrPath]], splits: Sequence[str]
+) -> dict[str, tuple[Path, Path]]:
+    named = {*splits} <= {*files} <= {*SPLITS}
+    if not named or any(len(pair) != 2 for pair in files.values()):
         required = "must map 'train', 'valid' and 'test' to two paths each, source and target."
         raise ArgumentError("files", required, files=files)
-    paths = {split: (folder / files[split][0], folder / files[split][1]) for split in SPLITS}
+    paths = {split: (folder / files[split][0], folder / files[split][1]) for split in splits}
     for path in (path for pair in paths.values() for path in pair):
         if not path.is_file():
             raise FileNotFoundError(f"`files` must name existing files. Received: {str(path)!r}.")
@@ -130,7 +133,8 @@ def divided(
         way_out = "Give a folder with train.tsv, valid.tsv and test.tsv."
         raise ValueError(f"{message} Received: {str(path)!r} with {len(source)}. {way_out}")
     parts = map(slice, [0, *ends[:2]], ends)
-    return {split: (source[part], target[part]) for split, part in zip(SPLITS, parts)}
+    lines = {split: (source[part], target[part]) for split, part in zip(SPLITS, parts)}
+    return {split: lines[split] for split in splits}
 
 
 def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list[str]]:

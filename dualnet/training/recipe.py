@@ -244,7 +244,7 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     """
     arguments = [key for key in zoo.known_arguments(card, overrides) if key != "name"]
     fields = Recipe.names()
-    overrides = {name: _plain(value) for name, value in overrides.items()}
+    overrides = {name: plain(value) for name, value in overrides.items()}
     for key in (*card.config, *overrides):
         if key not in arguments and not (key in overrides and key in fields):
             value = {**card.config, **overrides}[key]
@@ -260,11 +260,11 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     return zoo.arguments_of(card, of_builder), recipe_of({**card.recipe, **settings})
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a setting with numbers of Python in place of NumPy's, as files hold them."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
-    return [*map(_plain, value)] if isinstance(value, (list, tuple)) else value
+    return [*map(plain, value)] if isinstance(value, (list, tuple)) else value
 
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:

@@ -24,7 +24,7 @@ from dualnet.runs import folder as run_folder
 from dualnet.runs.shipped import card_of_run, check_own, copy_licences, source_of
 from dualnet.training import checkpoints, initial_weights, kept
 from dualnet.training.checkpoints import Progress
-from dualnet.training.recipe import Recipe, recipe_of, split_overrides
+from dualnet.training.recipe import Recipe, plain, recipe_of, split_overrides
 from dualnet.training.schedule import is_round, plan
 
 AnyCorpus = Corpus | PairCorpus
@@ -225,12 +225,14 @@ def fit_to_corpus(
         return fitted
 
     def padded(arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if "members" in arguments:
+            return with_members(arguments, padded)
         if arguments.get("padded", True) is False:
             message = "must be True with batching='sentences', whose batches are padded."
             raise ArgumentError("padded", message, " Leave it out.", padded=False)
         return {**arguments, "padded": True}
 
-    return with_members(fitted, padded) if "members" in fitted else padded(fitted)
+    return padded(fitted)
 
 
 # --- card, batches and model
@@ -368,9 +370,9 @@ def resumed_card(request: Request, run: Run, *, may_be_finished: bool) -> Card:
     options = {"seed": request.seed, "weights": request.weights or None, **request.read_as}
     options = {key: value for key, value in options.items() if value is not None}
     settings = {**with_names(request.overrides), **options}
+    settings = {key: plain(value) for key, value in settings.items()}
     changes = {key: settings.pop(key) for key in RESUMABLE if key in settings}
     for key, value in settings.items():
-        value = list(value) if isinstance(value, tuple) else value
         if key not in before or before[key] != value:
             message = f"must stay {before.get(key)!r}, as when the run started, with --resume."
             raise ArgumentError(key, message, " Leave it out, or train again.", **{key: value})
