@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, checked
+from dualnet._checks import ArgumentError, StrPath, check_count, checked
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
 from dualnet.adaptation.dynamic import DynamicEvaluation, not_finite, result_of
@@ -251,7 +251,8 @@ class Learner:
             about = json.loads(arrays.pop("about").tobytes())
             if (about["format"], about["checksum"]) == (FORMAT, checksum):
                 learner = cls.__new__(cls)
-                learner._begin(model, about["adapt"], about["rule"], about["settings"])
+                settings = Teaching.of({"rule": about["rule"], **about["settings"]}).of_rule()
+                learner._begin(model, about["adapt"], about["rule"], settings)
                 return learner._with(arrays, about)
         except Exception as error:  # of a damaged file, any
             required = "must be a file that Learner.save wrote."
@@ -272,8 +273,10 @@ class Learner:
         if faults:
             raise ValueError(f"damaged: {', '.join(faults)}")
         read = {kind: [arrays[n] for n in shapes if n.startswith(kind)] for kind in ("mom", "sta")}
-        counts = {name: about[name] for name in ("last", "tokens", "skipped")}
-        self._state = _State(arrays["memory"], read["mom"], read["sta"], **counts)
+        counts = {n: check_count(n, about[n], least=0) for n in ("tokens", "skipped")}
+        if (last := about["last"]) is not None:
+            check_tokens([last], self.model.vocabulary_size, least=1, name="last")
+        self._state = _State(arrays["memory"], read["mom"], read["sta"], last, **counts)
         return self
 
     # --- what it reads

@@ -257,6 +257,10 @@ def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
         "--format surprisal": "format = None. Received: 'surprisal'",
     }.items():
         assert message in cli.refused(f"{score} --output {out} --resume {option}")
+    warm = f"{score} --output {tmp_path}/warm.tsv"
+    cli(f"{warm} --temperature 2 --entropy --format surprisal")
+    message = "begun with temperature = 2.0. Received: None"
+    assert message in cli.refused(f"{warm} --entropy --format surprisal --resume")
     (tmp_path / "more.txt").write_text("more")
     said = cli.refused(f"score {places['model']} {tmp_path}/more.txt --output {out} --resume")
     assert "bytes = " in said

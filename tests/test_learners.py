@@ -1,6 +1,9 @@
 """Learners: small memories of many readers of one model, against the papers in NumPy."""
 
 import concurrent.futures
+import io
+import json
+import math
 import threading
 import warnings
 
@@ -398,6 +401,17 @@ def test_a_file_of_another_model_and_a_damaged_one_are_refused(model, ids, tmp_p
             Learner.load(path, model)
     with pytest.raises(FileNotFoundError):
         Learner.load(tmp_path / "none", model)
+    arrays = dict(np.load(io.BytesIO(data)))
+    about = json.loads(arrays["about"].tobytes())
+    for changes in (
+        {"last": WORDS}, {"last": "x"}, {"tokens": -5}, {"tokens": "x"}, {"skipped": None},
+        {"rule": "x"}, {"settings": {"learning_rate": math.nan}}, {"settings": {"decay": "x"}},
+        {"settings": {"sequence_length": 0}}, {"settings": {"learning_rate": "a"}},
+    ):  # fmt: skip
+        header = json.dumps({**about, **changes}).encode()
+        np.savez(tmp_path / "altered.npz", **{**arrays, "about": np.frombuffer(header, np.uint8)})
+        with pytest.raises(dualnet.ArgumentError, match="`path` must be a file that Learner.save"):
+            Learner.load(tmp_path / "altered.npz", model)
 
 
 def test_a_learner_writes_and_is_saved_while_another_one_reads(model, ids, tmp_path):

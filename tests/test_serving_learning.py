@@ -211,6 +211,9 @@ def test_memories_of_another_model_and_of_scores_that_are_not_finite_are_refused
     memory[:, :-1] = 3e38
     with pytest.raises(tf.errors.InvalidArgumentError, match="`memory` must be such that scores"):
         served.ask("score", **row, memory=memory)
+    ruined = {**fresh(served.model), "learning_rate": [1e38], "clipnorm": [0.0]}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`memory` must be such that scores"):
+        served.ask("learn_text", texts=[" ".join(WORDS.words * 3)], last=[-1], **ruined)
 
 
 def test_the_served_scores_do_not_look_ahead(served):

@@ -98,7 +98,10 @@ def test_the_model_of_a_run_finds_its_rate_once_and_the_run_keeps_it(run, corpus
     dualnet.surprisal(model, "the cat", adapt=True)
     kept = json.loads((run.folder / "learning.json").read_text())
     assert [(each["rule"], each["by_text"]) for each in kept] == [("nadam", False), ("nadam", True)]
-    # What was found with another setting is not taken for it.
+    # What was found with another setting, or at another temperature, is not taken for it.
+    for is_found in (True, False):
+        dualnet.dynamic_evaluation(model, corpus.test, temperature=2.0)
+        assert ("Finding" in capsys.readouterr().err) == is_found
     clipped = dualnet.dynamic_evaluation(model, corpus.test, learning_rate="auto", clipnorm=1e-4)
     assert "Finding" in capsys.readouterr().err and "clipnorm" in clipped.settings
     (run.folder / "learning.json").write_text(

@@ -219,7 +219,7 @@ def learning(
     if keep and which.adds:
         message = "must be False with weights that are added to the model."
         raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
-    step_size = StepSize(model, request, by_text=by_text, valid=valid)
+    step_size = StepSize(model, request, by_text=by_text, temperature=temperature, valid=valid)
     rule, settings = step_size.rule, step_size.settings
     weights = list(which.weights.values())
     with changing([*which.trainable.values()]), restoring(weights, keep=keep):

@@ -43,13 +43,20 @@ class StepSize:
         model: `LanguageModel`.
         request: `Learning`, whose rule is known.
         by_text: Whether texts or sentences are learnt from one by one.
+        temperature: float. What the logits are divided by.
         valid: int tokens to find it on; None for the validation text of the model's RUN.
     """
 
     def __init__(
-        self, model: LanguageModel, request: Learning, *, by_text: bool, valid: Any = None
+        self,
+        model: LanguageModel,
+        request: Learning,
+        *,
+        by_text: bool,
+        temperature: float = 1.0,
+        valid: Any = None,
     ) -> None:
-        self.model, self.by_text = model, by_text
+        self.model, self.by_text, self.temperature = model, by_text, temperature
         self.rule, self.settings = request.rule or "nadam", request.of_rule()
         self.which = request.which()
         self.run = model.run
@@ -69,6 +76,8 @@ class StepSize:
         others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
         which = None if self.which is None else as_texts(self.which)
         key = {"rule": self.rule, **others, "by_text": self.by_text, "adapt": which}
+        if self.temperature != 1:  # which no key of 0.2.0.dev0 has
+            key["temperature"] = self.temperature
         kept = self.run if self.valid is None else None
         record = kept.found_rate(key) if kept is not None else None
         if record is None:

@@ -144,8 +144,8 @@ class Output:
                 message = "must find the progress that was written there. Received: "
                 way_out = f"{str(self.progress)!r}, which was altered. Choose another --output."
                 raise ArgumentError("--resume", message + way_out)
-            for name, value in settings.items():
-                before = saved["settings"].get(name)
+            for name in {**saved["settings"], **settings}:
+                before, value = saved["settings"].get(name), settings.get(name)
                 # 0.2.0.dev0 did not record the bytes of a packed file.
                 if before != value and (name, before) != ("bytes", None):
                     other = f"{path} was begun with {name} = {before!r}. Received: {value!r}."

@@ -180,9 +180,12 @@ def _finite(answer: Tensors) -> Tensors:
     """Return `answer` with an assertion that its scores are finite."""
     required = "such that scores are finite; take an earlier one, or a smaller learning_rate"
     checks = []
-    for name in ("log_probabilities", "probabilities", "logits"):  # in one order in every export
+    # In one order in every export.
+    for name in ("log_probabilities", "perplexity", "probabilities", "logits"):
         if name in answer:
             valid = tf.math.is_finite(answer[name])
+            if name == "perplexity":  # at most the largest number
+                valid &= answer[name] < tf.float32.max
             if name == "logits":  # some may be impossible
                 valid |= tf.math.is_inf(answer[name])
             checks.append(requests.all_valid("memory", answer[name], valid, required))
