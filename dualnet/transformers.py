@@ -207,6 +207,9 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         is_token = input_ids != self.config.vocab_size - 1
         if attention_mask is not None:  # in generation, also of the tokens before
             is_token = is_token & attention_mask[:, -time:].bool()
+        if (is_token & (input_ids < 0)).any():
+            last = self.config.vocab_size - 1
+            raise ValueError(f"`input_ids` must hold ids of the model, 0 to {last}, at tokens.")
         cache = past_key_values if cache is None else cache
         with keras.device(str(self.device)):
             network = self._bound()

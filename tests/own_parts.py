@@ -110,6 +110,26 @@ class Taking(LSTMCell):
 
 
 @keras.saving.register_keras_serializable("own")
+class Layered(keras.layers.Layer):
+    """d = tanh(e A + h B) + h C, of layers without names."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.embedded, self.hidden = keras.layers.Dense(units), keras.layers.Dense(units)
+        self.past = keras.Sequential([keras.layers.Dense(units)])
+        self.past.supports_masking = True
+
+    def build(self, input_shape):
+        for layer, shape in zip((self.embedded, self.hidden), input_shape):
+            layer.build(shape)
+        self.past.build(input_shape[1])
+
+    def call(self, inputs):
+        embedded, hidden = inputs
+        return ops.tanh(self.embedded(embedded) + self.hidden(hidden)) + self.past(hidden)
+
+
+@keras.saving.register_keras_serializable("own")
 class Narrow(keras.layers.Layer):
     """A connection that does not return the size that it was made for."""
 

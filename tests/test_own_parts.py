@@ -16,6 +16,7 @@ from dualnet import training, zoo
 from dualnet.builders import CELLS, LanguageModel, language_model, parts, weight_names
 from dualnet.builders.parts import part_options
 from dualnet.layers import LSTMCell
+from dualnet.text import Vocabulary
 from tests import own_parts
 from tests.checks import array, assert_close, assert_same, gradients, nll, once, strong, values
 from tests.own_parts import Counted, DiagonalCell, Gated, KerasStyleCell, Scaled
@@ -284,6 +285,27 @@ def test_a_model_with_parts_of_ones_own_exports(own, tmp_path):
     states = {f"state_{i + 1}": s for i, s in enumerate(model.initial_state(2))}
     found = step(ids=tf.constant(TOKENS), **states)["logits"]
     np.testing.assert_allclose(found, array(model(TOKENS)), rtol=1e-4, atol=1e-5)
+
+
+def test_layers_without_names_in_a_part_have_names_that_last(tmp_path):
+    model = strong(zoo.build("dual_lstm", **SMALL, connection=own_parts.Layered, dual_l2=0))
+    keras.layers.Dense(1), keras.Sequential([])  # Keras counts what the process has made
+    model.save(tmp_path / "model.keras")
+    again = dualnet.load(tmp_path / "model.keras")
+    names = [n.removeprefix("connection/") for n in weight_names(model) if "connection" in n]
+    assert names == ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias",
+                     "sequential/dense/kernel", "sequential/dense/bias"]  # fmt: skip
+    assert [*weight_names(again)] == [*weight_names(model)]
+    other = strong(zoo.build("dual_lstm", **SMALL, connection=own_parts.Layered, dual_l2=0), seed=2)
+    assert str(dualnet.builders.transfer(model, other)) == "All 10 weights were copied."
+    assert_same([array(other(TOKENS))], [array(model(TOKENS))])
+    model.vocabulary = again.vocabulary = Vocabulary((*"abcdefgh", "<eos>"))
+    learner = dualnet.Learner(model, adapt="connection", rule="sgd")
+    learner.read("a b c")
+    learner.save(tmp_path / "one.learner")
+    loaded = dualnet.Learner.load(tmp_path / "one.learner", again)
+    texts = [each.generate("a", max_tokens=3, seed=1) for each in (learner, loaded)]
+    assert texts[0] == texts[1]
 
 
 # --- what is refused

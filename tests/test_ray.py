@@ -59,6 +59,8 @@ def test_rows_go_beside_the_columns_of_a_batch(path):
         Scorer(path / "model.keras", format="pairs", temperature=2.0)
     with pytest.raises(ValueError, match="`entropy` must be one of temperature"):
         Scorer(path / "model.keras", entropy=True)
+    with pytest.raises(ValueError, match="`end` must be text. Received: 3"):
+        Scorer(path / "model.keras", end=3)
 
 
 def test_two_workers_of_which_one_is_killed_give_every_row_once_in_order(path, cli, tmp_path):

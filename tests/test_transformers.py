@@ -13,6 +13,8 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import normalizers, pre_tokenizers
 
 import dualnet
 from dualnet import zoo
@@ -196,7 +198,39 @@ def test_the_tokeniser_gives_the_same_ids(kind, documents, tmp_path):
     assert again(TEXT).input_ids == [vocabulary.eos_id, *vocabulary.encode(TEXT).tolist()]
 
 
+@once
+@pytest.mark.parametrize("scheme", ["Llama 2", "Metaspace"])
+def test_a_tokeniser_that_reads_several_lines_otherwise_there_is_told(scheme, tmp_path):
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=False))
+    if scheme == "Llama 2":
+        steps = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        library.normalizer = normalizers.Sequence(steps)
+    else:
+        library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=40, special_tokens=["<unk>", "<eos>"], show_progress=False
+    )
+    library.train_from_iterator(TEXT.splitlines(), trainer)
+    library.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = dualnet.text.load_tokenizer(tmp_path / "tokenizer.json")
+    with pytest.warns(UserWarning, match="the ids of a text of several lines are not those of dua"):
+        path = exported(small(vocabulary), tmp_path)
+    [line, *_] = TEXT.splitlines()
+    there = transformers.AutoTokenizer.from_pretrained(path)
+    assert there(line).input_ids == vocabulary.encode(line).tolist()
+
+
 # --- reading
+
+
+@on_torch
+def test_negative_ids_are_errors_unless_the_mask_hides_them(words, folder):
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([[1, 2, -100]])
+    with pytest.raises(ValueError, match="`input_ids` must hold ids of the model, 0 to"):
+        model(ids)
+    logits = model(ids, attention_mask=ids >= 0).logits
+    np.testing.assert_allclose(array(logits[:, :2]), array(model(ids[:, :2]).logits), rtol=1e-5)
 
 
 def cached(words):

@@ -2,8 +2,9 @@
 
 import dataclasses
 import hashlib
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -88,13 +89,36 @@ def names_in(core: keras.Model) -> dict[str, keras.Variable]:
         models = [layer for layer in graph.layers if isinstance(layer, keras.Model)]
         # Its own layers first: a weight that it shares with a member is its own.
         for layer in graph.layers:
-            for weight in layer.weights if layer not in models else ():
-                weights.setdefault(id(weight), (prefix + weight.path, weight))
+            for path, weight in _paths(layer) if layer not in models else ():
+                weights.setdefault(id(weight), (prefix + path, weight))
         for member in models:
             walk(member, f"{prefix}{member.name}/")
 
     walk(core, "")
     return dict(weights.values())
+
+
+def _paths(layer: keras.Layer) -> Iterator[tuple[str, keras.Variable]]:
+    """Yield each weight of `layer` with its path.
+
+    Keras gives a sublayer without a name the number of those that the process has made. Here it
+    has the number within the layer, "connection/dense/kernel", also when it is built again.
+    """
+    unnamed: dict[str, str] = {}  # with the name without the number
+    for sublayer in layer._flatten_layers(include_self=False):
+        kind = re.sub(r"_\d+$", "", sublayer.name)
+        if kind.replace("_", "") == type(sublayer).__name__.lower():
+            unnamed[sublayer.name] = kind
+    seen: dict[tuple[str, ...], list[str]] = {}
+    for weight in layer.weights:
+        parts = weight.path.split("/")
+        for i, part in enumerate(parts):
+            if i and part in unnamed:
+                group = seen.setdefault((*parts[:i], unnamed[part]), [])
+                group += [part] * (part not in group)
+                number = group.index(part)
+                parts[i] = unnamed[part] + f"_{number}" * (number > 0)
+        yield "/".join(parts), weight
 
 
 @checked

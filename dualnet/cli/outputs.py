@@ -125,34 +125,37 @@ class Output:
             self.sink = Parts(path, scorer.columns)
             self.progress = path / f"_progress-{number}-of-{count}.json"
             make_folder("--output", path)
-            begun = [each.name for each in path.glob("_progress-*")]
+            begun = [*path.glob("_progress-*")]  # of all shards
             is_used = bool([*path.glob("part-*")] and not begun) or any(
-                not name.endswith(f"-of-{count}.json") for name in begun
+                not each.name.endswith(f"-of-{count}.json") for each in begun
             )
         else:
             self.sink = Lines(path, scorer.columns, head=shard[0] == 1)
             self.progress = path.with_name(f"{path.name}.progress.json")
-            is_used = os.path.lexists(path) and not self.progress.exists()
-        if is_used or (self.progress.exists() and not resume):
+            begun = [self.progress] * self.progress.exists()
+            is_used = os.path.lexists(path) and not begun
+        if is_used or (self.progress in begun and not resume):
             existing = str(path if os.path.lexists(path) else self.progress)
             message = f"`--output` must be new. Received: {existing!r}, which exists. Choose "
-            way_out = "another, or go on with what a killed command wrote there: --resume."
-            raise FileExistsError(f"{message}{way_out}")
-        if self.progress.exists():
-            saved = read_json(self.progress)
+            way_out = ", or go on with what a killed command wrote there: --resume" * (not resume)
+            raise FileExistsError(f"{message}another{way_out}.")
+        for file in begun:
+            saved = read_json(file)
             if not isinstance(saved, dict) or {"settings", "after", "size", "totals"} - {*saved}:
                 message = "must find the progress that was written there. Received: "
-                way_out = f"{str(self.progress)!r}, which was altered. Choose another --output."
+                way_out = f"{str(file)!r}, which was altered. Choose another --output."
                 raise ArgumentError("--resume", message + way_out)
-            for name in {**saved["settings"], **settings}:
+            others = [] if file == self.progress else ["shard"]
+            for name in [n for n in {**saved["settings"], **settings} if n not in others]:
                 before, value = saved["settings"].get(name), settings.get(name)
                 # 0.2.0.dev0 did not record the bytes of a packed file.
                 if before != value and (name, before) != ("bytes", None):
                     other = f"{path} was begun with {name} = {before!r}. Received: {value!r}."
                     message = f"must go on with the same work. {other} Choose another --output."
                     raise ArgumentError("--resume", message)
-            self.after, self.size = saved["after"], saved["size"]
-            scorer.restore(saved["totals"])
+            if file == self.progress:
+                self.after, self.size = saved["after"], saved["size"]
+                scorer.restore(saved["totals"])
 
     def write(self, blocks: Iterable[tuple[Block, list[Row]]]) -> None:
         """Write the rows of blocks, from that of index `after` on."""

@@ -107,7 +107,8 @@ def train(options: Train) -> None:
     training = quietly("dualnet.training", seeds=True)
     check_overrides(settings, "the builder or the recipe", training.train, "train")
     if options.dry_run:
-        _tell_time(options, model, corpus, {**read_as, **settings})
+        keeping = {"keep_every": options.keep_every or ""}
+        _tell_time(options, model, corpus, {**keeping, **read_as, **settings})
         return
     own = {"name", "card_for", "dry_run", "lowercase", *ReadingPairs.names()}
     arguments = {**options.arguments_of(*own), **read_as, **settings}

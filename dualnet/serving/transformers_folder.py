@@ -3,6 +3,7 @@
 import itertools
 import json
 import tempfile
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,10 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     if eos is not None:  # found in the normalised text, into which the normaliser writes it
         library.add_special_tokens([AddedToken(eos, normalized=True)])
     library.add_special_tokens([AddedToken(pad, normalized=False)])
+    probe = "a b\nc d\n\ne"
+    if library.encode(probe, add_special_tokens=False).ids != [*tokenizer.encode(probe)]:
+        message = "In transformers, the ids of a text of several lines are not those of dualnet: "
+        warnings.warn(f"{message}give lines one by one, each without its newline.", stacklevel=2)
     library.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast"}
     _write_config(folder, config, eos, names.get(tokenizer.unk_id), pad)
