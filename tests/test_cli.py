@@ -309,7 +309,8 @@ def test_a_model_is_trained_with_several_seeds_and_resumed(cli, folder, tmp_path
     code, _, err = cli.call(f"{train} --epochs 1 --tokenizer word-piece:30 {QUICK}")
     assert code == 2 and "Stopped." in err
     first = (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
-    train = f"{train} 3 --resume"  # the third with the settings of the others
+    # The third with the settings of the others, and the corpus of the first.
+    train = f"train lstm --output {tmp_path}/RUNS --quiet --seeds 1 2 3 --resume"
     result = cli.json(train)
     assert first == (tmp_path / "RUNS/seed-1/results.json").stat().st_mtime_ns
     assert json.loads((tmp_path / "RUNS/seeds.json").read_text()) == result

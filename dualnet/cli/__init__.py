@@ -129,7 +129,8 @@ def _unrecognized(options: argparse.Namespace, rest: list[str], name: str) -> st
     """Return an error message for the arguments `rest`, which no option of `name` takes."""
     option, _, value = rest[0].partition("=")
     known = re.findall(r"--[\w-]+", options.parser.format_usage())
-    near = difflib.get_close_matches(option, known, n=1, cutoff=0.8)
+    near = [name for name in known if name.startswith(option)]
+    near = near or difflib.get_close_matches(option, known, n=1, cutoff=0.8)
     setting = option[2:].replace("-", "_")
     takes_it = option.startswith("--") and hasattr(options, "set")
     takes_it = takes_it and setting in (options.options.by_set() or [setting])  # none: any

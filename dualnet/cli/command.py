@@ -72,6 +72,7 @@ def add_command(subparsers: Any, name: str, function: Function) -> None:
         description=textwrap.fill(text),
         epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     options: type[Options] = typing.get_type_hints(function)["options"]
     command.set_defaults(function=function, options=options, parser=command)

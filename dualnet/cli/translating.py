@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import choice, field
 from dualnet._files import check_output_file, is_used, make_folder, write_whole
 from dualnet.cards import Card
@@ -181,13 +181,14 @@ def corpus_or_pairs(options: Any, card: Card | None = None) -> Any:
 
     Pairs that `card` is for have as many units as it says, by default.
     """
+    folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "")
     if options.pairs is None:
         if options.corpus is None and not options.resume:
             message = "must be given, or --pairs for a model that translates. Received: none."
             raise ArgumentError("--corpus", message)
-        return options.corpus or Run.open_folder(options.output).corpus()
+        return options.corpus or Run.open_folder(folder).corpus()
     asked = options.asked_tokenizers()
-    if options.resume and (run := _run_with_tokenizer(options.output)):
+    if options.resume and (run := _run_with_tokenizer(folder)):
         own = (run.source_vocabulary, run.vocabulary)
         most = run.trained_on.get("pairs", {}).get("max_tokens")
         return read_pairs(options, tokenizer=own, max_tokens=most)
@@ -273,7 +274,7 @@ def _about(pairs: Any) -> dict[str, Any]:
     return about
 
 
-def _run_with_tokenizer(path: str) -> Run | None:
+def _run_with_tokenizer(path: StrPath) -> Run | None:
     """Return the RUN folder `path` if it holds a card and a tokeniser, else None."""
     folder = find_run(path)
     if not (folder / CARD).is_file():

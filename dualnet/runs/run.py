@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -220,6 +221,8 @@ class Run:
                 lowercase=self.trained_on["lowercase"], fractions=self.read_as["fractions"],
                 download=download,
             )  # fmt: skip
+            learnt = {key: self.read_as[key] for key in files.LEARNT}
+            corpus = dataclasses.replace(corpus, **learnt)
         if corpus.sha256 != self.trained_on["sha256"]:
             message = "The corpus of a RUN must be unchanged. Received: "
             received = f"{corpus.name!r} from {place!r}, whose text differs from that of the run"
