@@ -1,7 +1,5 @@
 """Contexts: temporary values of variables and policies, hidden standard error, progress bars."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
@@ -68,7 +66,7 @@ def hidden_stderr(shows: Callable[[BaseException | None], bool]) -> Iterator[Non
                 os.write(stderr, buffer.read())
 
 
-def progress_bar(*, show: bool, auto_refresh: bool = True) -> Progress:
+def progress_bar(*, show: bool, auto_refresh: bool = True) -> "Progress":
     """Return a bar on standard error, of tasks with a description and the field `figures`."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn

@@ -1,6 +1,7 @@
 """Cards: what is known about a model, as a frozen dataclass and as TOML files with bases."""
 
 import contextlib
+import copy
 import dataclasses
 import fnmatch
 import functools
@@ -225,7 +226,7 @@ def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"
         place = at_line(str(file), line_of(file.read_text("utf-8-sig"), "base"))
         raise ValueError(f"{place}: {error}") from None
-    return [*tables, table]
+    return [*tables, copy.deepcopy(table)]
 
 
 def override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Learners: many readers of one model, each with a small memory of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -240,7 +238,7 @@ class Learner:
 
     @classmethod
     @checked
-    def load(cls, path: StrPath, model: LanguageModel) -> Learner:
+    def load(cls, path: StrPath, model: LanguageModel) -> "Learner":
         """Return the learner that `save` wrote; `model` must be the one that it learnt with."""
         with open_regular(path) as file:
             whole = io.BytesIO(file.read())
@@ -265,7 +263,7 @@ class Learner:
         required = f"must be the model that the learner belongs to, {own}."
         raise ArgumentError("model", f"{required} Received: {other}, with other weights.")
 
-    def _with(self, arrays: dict[str, np.ndarray], about: Mapping[str, Any]) -> Learner:
+    def _with(self, arrays: dict[str, np.ndarray], about: Mapping[str, Any]) -> "Learner":
         """Return this learner in the state of a file; raise `ValueError` if it does not fit."""
         shapes = {name: array.shape for name, array in _named(self._state).items()}
         faults = [n for n in shapes if n not in arrays or arrays[n].shape != shapes[n]]
@@ -321,7 +319,7 @@ class Learner:
 
 
 @checked
-def read_many(learners: Sequence[Learner], texts: Sequence[Any]) -> list[DynamicEvaluation]:
+def read_many(learners: "Sequence[Learner]", texts: Sequence[Any]) -> list[DynamicEvaluation]:
     """Let each learner read its own text, those of a kind side by side, as `Learner.read`.
 
     The results equal those of one by one up to rounding. Learners of one kind have the same
@@ -349,7 +347,7 @@ def read_many(learners: Sequence[Learner], texts: Sequence[Any]) -> list[Dynamic
 
 
 def _read(
-    learners: list[Learner], texts: list[Any], *, learn: bool = True
+    learners: "list[Learner]", texts: list[Any], *, learn: bool = True
 ) -> list[DynamicEvaluation]:
     with contextlib.ExitStack() as stack:
         for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle

@@ -1,7 +1,5 @@
 """Scorers: rows and totals of texts that come block by block, however many there are."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Sequence

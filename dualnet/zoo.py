@@ -3,8 +3,6 @@
 A card of your own, a `.toml` file, may stand wherever the name of a model does.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import os
 from collections.abc import Mapping
@@ -118,7 +116,7 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
 @checked
 def build(
     name: StrPath, *, corpus: str | None = None, weights: str | None = None, **overrides: Any
-) -> LanguageModel:
+) -> "LanguageModel":
     """Return model `name`, randomly initialised, or with trained weights.
 
     Args:
@@ -174,7 +172,7 @@ def _shipped(model_name: str, weights: Any) -> StrPath:
     return folder_of_shipped() / name
 
 
-def _build_trained(path: StrPath, overrides: Mapping[str, Any]) -> LanguageModel:
+def _build_trained(path: StrPath, overrides: Mapping[str, Any]) -> "LanguageModel":
     """Return the model of a RUN, built with `overrides`, which must fit its weights."""
     from dualnet import builders
     from dualnet.runs import Run

@@ -142,6 +142,15 @@ def test_the_statistics_of_few_weights_are_those_of_all(model, tokens):
         dualnet.dynamic_evaluation(model, tokens, statistics=s, **settings) for s in (few, of_all)
     ]
     assert_same(losses[0].token_losses, losses[1].token_losses)
+    # From the training text itself, and with weights that are added.
+    train = np.tile(tokens, 40)
+    few = dualnet.gradient_statistics(model, train, sequence_length=5, adapt="connection")
+    losses = [
+        dualnet.dynamic_evaluation(model, tokens, statistics=s, **settings) for s in (few, train)
+    ]
+    assert_same(losses[0].token_losses, losses[1].token_losses)
+    settings["adapt"] = "output_bias"
+    assert dualnet.dynamic_evaluation(model, tokens, statistics=train, **settings).perplexity > 1
     with pytest.raises(ValueError, match="matrix/kernel is missing"):
         dualnet.dynamic_evaluation(model, tokens, rule="rms", adapt=["matrix"], statistics=of_all)
 
@@ -539,7 +548,7 @@ def test_other_threads_do_not_use_a_model_while_it_learns(model, tokens):
         **{name: functools.partial(use, model) for name, use in USES.items()},
     }
     model.vocabulary = WORDS_OF_MODEL
-    with learning(model, request) as (learn, _):
+    with learning(model, request) as (learn, *_):
         learn(tokens[:6])
         assert dualnet.perplexity(model, tokens) != before  # in the thread that learns
         with concurrent.futures.ThreadPoolExecutor(1) as other:

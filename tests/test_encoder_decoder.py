@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dualnet
-from dualnet import assign, weight_names
+from dualnet import assign, corpora, weight_names
 from dualnet.builders import TranslationModel, encoder_decoder
+from dualnet.evaluation.pair_perplexity import evaluate_pairs
+from dualnet.text import Vocabulary
 from tests import reference
 from tests.checks import UNTRACED, array, assert_close, few_elsewhere, gradients, once
 
@@ -266,7 +268,36 @@ def test_a_batch_of_arrays_trains_like_the_same_batch_of_a_dataset(rng):
         model.train_on_batch({**inputs, "source": np.array([[9], [0]])}, targets, weight)
 
 
+def test_the_shape_of_the_logits_is_that_of_the_target(rng):
+    model = a_model("general", rng)
+    shape = model.compute_output_shape({"source": (2, 3), "target": (2, 4)})
+    assert shape == (2, 4, VOCABULARY)
+
+
 # --- bad arguments
+
+
+def test_pairs_of_other_words_are_refused():
+    pairs = corpora.load_pairs("numbers")
+    words, others = pairs.vocabulary, Vocabulary(pairs.vocabulary.words[::-1])
+    for name in ("vocabulary", "source_vocabulary"):
+        model = encoder_decoder(len(words), units=4)
+        model.vocabulary = model.source_vocabulary = words
+        setattr(model, name, others)
+        model.compile(optimizer="adam")
+        with pytest.raises(dualnet.ArgumentError, match="^`x` .*=.model.source_vocabulary, model"):
+            model.fit(pairs.batches("train"), verbose=0)
+        with pytest.raises(dualnet.ArgumentError, match="^`corpus` must have the vocabulary of"):
+            evaluate_pairs(model, pairs, "test")
+
+
+def test_a_translator_without_an_end_or_for_a_keras_export_is_refused(rng, tmp_path):
+    model = encoder_decoder(2, units=4)
+    model.vocabulary = model.source_vocabulary = Vocabulary(("a", "b"))
+    with pytest.raises(dualnet.ArgumentError, match="`model` must have <eos>"):
+        dualnet.translate(model, "a")
+    with pytest.raises(dualnet.ArgumentError, match="`model` must be a language .* dualnet.export"):
+        model.export(tmp_path / "model")
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])

@@ -154,9 +154,13 @@ def explicit(model, seed, length, *, samples, scale):
     return -np.log(np.concatenate(found, axis=1).mean(axis=0))[: len(TOKENS) - 1]
 
 
-@pytest.mark.parametrize("locked", [("input", "recurrent"), ()])
-def test_the_probability_of_samples_is_the_mean_of_passes_that_carry_their_state(locked):
-    model = model_of(**RATES, locked_dropouts=locked)
+@pytest.mark.parametrize(
+    "arguments",
+    [{"locked_dropouts": ("input", "recurrent")}, {"locked_dropouts": ()},
+     {"past_decode_regularization": 0.1}],
+)  # fmt: skip
+def test_the_probability_of_samples_is_the_mean_of_passes_that_carry_their_state(arguments):
+    model = model_of(**RATES, **arguments)
     expected = explicit(model, 3, 11, samples=4, scale=0.8)
     found = dualnet.evaluate(
         model, TOKENS, mc_dropout_samples=4, dropout_scale=0.8, seed=3, sequence_length=11

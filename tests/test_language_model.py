@@ -341,6 +341,17 @@ def test_a_loss_function_that_takes_logits_by_default_is_accepted():
         assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
 
 
+def test_a_loss_of_your_own_leaves_no_place_for_parts_of_the_default():
+    model, x = language_model(9, units=4, fraternal_regularization=0.1), tokens_of((4, 3), words=9)
+    smooth = language_model(9, units=4)
+    smooth.label_smoothing = 0.1
+    for each in (model, smooth):
+        each.compile(keras.optimizers.SGD(0.0), of_logits, run_eagerly=EAGERLY, jit_compile=JAX)
+        with pytest.raises(dualnet.ArgumentError, match="`loss` must be left out with `label_smoo"):
+            each.fit(x, x, batch_size=4, verbose=0)
+        each.evaluate(x, x, batch_size=4, verbose=0)
+
+
 def test_a_loss_of_your_own_may_ignore_targets_and_has_its_targets_checked():
     model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
     ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)

@@ -501,6 +501,24 @@ def test_a_translator_learns_from_corrections():
 
 
 @pytest.mark.slow
+def test_what_is_learnt_of_shared_embeddings_reads_the_source_too():
+    words = Vocabulary(("<eos>", "<unk>", *"abcdef"))
+    model = encoder_decoder(len(words), units=4, share_embeddings=True)
+    model = strong(model, words, scale=0.5)
+    model.source_vocabulary = words
+    one = learner(model, "embedding", learning_rate=2.0)
+    before = one.score(("a b", "c d"))
+    for _ in range(3):
+        one.read(("a b", "c d"))
+    found = one.score(("a b", "c d"))
+    assert found.perplexity < before.perplexity
+    # As by a model with the weights that were learnt.
+    taught = one._kind.taught(model, one._state.memory)
+    [expected] = dualnet.score(taught, ["c d"], source=["a b"])
+    np.testing.assert_allclose(-found.token_losses, expected.log_probabilities, rtol=1e-4)
+
+
+@pytest.mark.slow
 def test_a_decay_keeps_corrections_from_wrecking_a_translator():
     words = Vocabulary(("<eos>", "<unk>", *"abcdef"))
     model = strong(encoder_decoder(len(words), units=4), words, scale=0.5)

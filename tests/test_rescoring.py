@@ -613,6 +613,7 @@ def test_a_carried_state_is_that_of_running_text(model):
 # --- adaptation
 
 RULES = [{"rule": "sgd", "learning_rate": 0.5, "decay": 0.01}, {"learning_rate": 0.05}]
+ADDED = ["output_bias", "matrix:2"]  # weights that a model does not have
 
 
 @pytest.mark.slow
@@ -640,6 +641,22 @@ def test_a_model_learns_from_each_best_hypothesis_by_the_rules_of_dynamic_evalua
     np.testing.assert_allclose(column(found[1:2], "lm"), expected, rtol=1e-4)
     static = column(rescore({"lm": model}, LISTS), "lm")
     assert not np.allclose(static[4:], column(found[1:], "lm"), rtol=1e-3)
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_weights_that_are_added_count_in_the_scores_of_the_next_lists(model, carry):
+    settings = {"rule": "sgd", "learning_rate": 2.0, "adapt_weights": ADDED, "carry": carry}
+    found = rescore({"lm": model}, LISTS, adapt=True, **settings)
+    static = column(rescore({"lm": model}, LISTS, carry=carry), "lm")
+    np.testing.assert_allclose(static[:4], column(found[:1], "lm"), rtol=1e-4)
+    assert not np.allclose(static[4:], column(found[1:], "lm"), rtol=1e-3)
+    if not carry:
+        best = VOCABULARY.encode("".join(f"{nbest.best.text}\n" for nbest in found))
+        dynamic = dualnet.dynamic_evaluation(
+            model, best, by_sentence=True, rule="sgd", learning_rate=2.0, adapt=ADDED
+        )
+        losses = dynamic.segment_losses * dynamic.segment_lengths
+        np.testing.assert_allclose([-nbest.best.score for nbest in found], losses, rtol=1e-4)
 
 
 def test_a_carried_state_is_that_of_the_weights_before_the_step(model):

@@ -119,6 +119,24 @@ def test_the_model_of_a_run_finds_its_rate_once_and_the_run_keeps_it(run, corpus
         assert ("Finding" in capsys.readouterr().err) == is_found_again
 
 
+@pytest.mark.slow
+def test_a_model_that_has_learnt_since_neither_takes_the_rate_of_the_run_nor_gives_it_one(
+    run, corpus, capsys
+):
+    model, settings = dualnet.load(run.folder), {"rule": "sgd", "sequence_length": 9}
+    dualnet.dynamic_evaluation(model, corpus.test, keep=True, **settings)
+    kept = (run.folder / "learning.json").read_text()
+    for _ in range(2):
+        capsys.readouterr()
+        dualnet.dynamic_evaluation(model, corpus.test, **settings)
+        assert "Finding the learning rate" in capsys.readouterr().err
+    model = dualnet.load(run.folder)
+    model.compile("adam")
+    model.fit(corpus.batches("train", batch_size=2, sequence_length=9), verbose=0)
+    dualnet.dynamic_evaluation(model, corpus.test, rule="sgd", sequence_length=8)
+    assert (run.folder / "learning.json").read_text() == kept
+
+
 def test_a_shipped_model_learns_from_python_as_from_the_shell():
     model = dualnet.load("lstm.wikitext-2")
     own = with_own_settings(model, DynamicEvaluating(), by_text=False)

@@ -315,6 +315,13 @@ def test_twins_are_as_good_as_one_and_two_are_their_mean(base, other, two):
     assert "member_1/member_2/embedding/embeddings" in weight_names(nested)
 
 
+def test_a_member_that_decodes_the_past_learns_beside_one_that_knows_padding():
+    members = [a_model(past_decode_regularization=0.1), a_model(padded=True)]
+    both = dualnet.ensemble(members)
+    assert not any("past_decode" in name for name in weight_names(both))
+    assert {name.split("/")[0] for name in moved(both)} == {"member_1", "member_2"}
+
+
 def test_what_is_no_ensemble_is_told(base):
     stranger = language_model(len(WORDS), units=4)
     stranger.vocabulary = Vocabulary(WORDS.words[::-1])

@@ -250,6 +250,11 @@ def test_the_biases_of_the_cards_for_translation_start_as_the_cards_say():
             assert (bias[4:8] == forget_bias).all() and not bias[:4].any() and not bias[8:].any()
 
 
+def test_a_card_that_is_changed_changes_no_other():
+    zoo.card("awd_lstm").config["recurrent_units"].append(5)
+    assert 5 not in zoo.card("awd_lstm").config["recurrent_units"]
+
+
 def test_a_card_has_the_results_of_several_sources():
     for name in GATED[2:]:
         if name != "variational_rhn_tied":

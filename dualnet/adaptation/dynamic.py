@@ -174,7 +174,7 @@ def dynamic_evaluation(
     with learning(
         model, request, temperature=request.temperature, statistics=statistics, keep=keep,
         by_text=by_sentence, valid=valid,
-    ) as (learn, used):  # fmt: skip
+    ) as (learn, used, _):  # fmt: skip
         rule, length = used.pop("rule"), used.pop("sequence_length")
         length = None if by_sentence else length
         segments = segments_of(model, tokens, length)
@@ -203,8 +203,9 @@ def learning(
     keep: bool = False,
     by_text: bool = False,
     valid: Any = None,
-) -> Iterator[tuple[Callable[..., np.ndarray], dict[str, Any]]]:
-    """Yield the function that learns a segment, and the rule and settings that it learns with.
+) -> Iterator[tuple[Callable[..., np.ndarray], dict[str, Any], Any]]:
+    """Yield the function that learns a segment, the rule and settings that it learns with, and
+    what `reader_of` reads to see what was learnt: the model, or that with the weights added to it.
 
     `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
     mean loss, and returns the loss of each, float32 `(ids - 1,)`. State is carried from segment to
@@ -222,7 +223,7 @@ def learning(
     step_size = StepSize(model, request, by_text=by_text, temperature=temperature, valid=valid)
     rule, settings = step_size.rule, step_size.settings
     weights = list(which.weights.values())
-    with changing([*which.trainable.values()]), restoring(weights, keep=keep):
+    with changing(which.graph.core.weights), restoring(weights, keep=keep):
         with unfrozen(model), which.learning(), whole_batches():
             optimizer = _optimizer(which, rule, settings, statistics)
             learner = make_learner(which.graph, optimizer, batch_size=1)
@@ -258,7 +259,8 @@ def learning(
                 settings["learning_rate"] = step_size.rate(learner, learn)
                 learner.optimizer.learning_rate = settings["learning_rate"]
             of_weights = {"adapt": which.items} if which.items else {}
-            yield learn, {"rule": rule, **settings, **of_weights}
+            used = {"rule": rule, **settings, **of_weights}
+            yield learn, used, which if which.adds else model
         if keep and not all(np.isfinite(ops.convert_to_numpy(w)).all() for w in weights):
             raise not_finite("weights", rule, settings)
         _learners[model] = step, learner

@@ -81,7 +81,7 @@ class Lesson(Reader):
             # Nothing below what learns by row needs a gradient.
             saved = contextlib.nullcontext() if self.through_time else without_gradients()
             with self.differing(values, memory), saved:
-                answer = questions.losses(graph, segment)
+                answer = questions.losses(graph, self.begun(segment))
             return [answer["losses"]], [answer["losses"], *answer["states"]]
 
         # The gradient of the sum of the rows' mean losses.
@@ -96,6 +96,9 @@ class Lesson(Reader):
         return {"losses": losses, "states": states, "memory": memory, "moments": moments,
                 "applied": applied}  # fmt: skip
 
+    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return self.learn(self.graph, inputs)  # the encoder may share weights that learn
+
     def predict_step(self, *args: Any) -> Any:
         # Not a reader's, which is without gradients: `learn` says what needs none.
         return super(Reader, self).predict_step(*args)
@@ -103,7 +106,8 @@ class Lesson(Reader):
     def values(self) -> list[tuple[Any, Any]]:
         """Return all weights and their values."""
         # All: on JAX, the scope of a step has the present values, and another hides it.
-        return [(variable, ops.stop_gradient(variable.value)) for variable in self.core.variables]
+        own = self.core.variables + (self.encoder.variables if self.encoder is not None else [])
+        return [(variable, ops.stop_gradient(variable.value)) for variable in own]
 
     def differing(self, values: list[tuple[Any, Any]], memory: Any) -> keras.StatelessScope:
         """Return the scope in which each row is read with weights that differ by its memory."""

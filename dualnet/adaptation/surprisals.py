@@ -89,7 +89,7 @@ def surprisals(
     request.check_adapts({"keep": keep or None, "statistics": statistics})
     vocabulary, eos_id = vocabulary_with_eos(model)
     if request.adapt:
-        check_sentences(model)
+        check_sentences(model, "adapt")
     split: Callable[[Tokenizer, str], Words] = _tokens
     if request.words:
         split = functools.partial(words_of, split_punctuation=request.split_punctuation)
@@ -134,20 +134,22 @@ def _reading(
     if request.entropy:
         names, question = ["losses", "entropies"], questions.entropies
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
-    reader, temperature = reader_of(model, question), request.temperature
+    temperature = request.temperature
 
-    def read(streams: list[np.ndarray]) -> list[np.ndarray]:
+    def read(model: Any, streams: list[np.ndarray]) -> list[np.ndarray]:
+        reader = reader_of(model, question)
         answers = scoring.read(reader, streams, names, temperature=temperature, work=work)
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
 
     if not request.adapt:
-        yield read
+        yield functools.partial(read, model)
         return
-    with learning(model, request, temperature=temperature, by_text=True, **adapting) as (learn, _):
+    adapting |= {"temperature": temperature, "by_text": True}
+    with learning(model, request, **adapting) as (learn, _, learner):
 
         def one_by_one(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
             for stream in streams:
-                [values] = read([stream])
+                [values] = read(learner, [stream])
                 if len(stream) > 1:
                     learn(stream, alone=True)
                 yield values

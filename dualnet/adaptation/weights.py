@@ -26,7 +26,7 @@ STATIONS = {  # by patterns of the names of layers; the recurrence of a translat
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Adapted:
     """A model, and which of its weights learn.
 
@@ -235,6 +235,7 @@ def unfrozen(model: LanguageModel) -> AbstractContextManager[None]:
 @contextlib.contextmanager
 def _trainable(parts: Sequence[Any], value: bool) -> Iterator[None]:
     """Make weights or layers trainable, or not, for the duration of the context."""
+    parts = [part for part in parts if part.trainable != value]
     for part in parts:
         part.trainable = value
     try:

@@ -76,6 +76,13 @@ def step_attribute(name, check, *settings, **bounds):
     return checked_attribute(name, check_anew)
 
 
+def _note_weights(model, run):
+    """Note the checksum of the weights that are those of `run`, from which they may change."""
+    from dualnet.builders.weights import checksum_of
+
+    model.sum_of_run = run and checksum_of(model)
+
+
 def _check_losses(_, losses):
     """Raise `ArgumentError` for a loss of probabilities, which the model does not compute."""
     for loss in keras.tree.flatten(losses):
@@ -175,7 +182,7 @@ class LanguageModel(ClearsAllGradients):
         self.training_rows = StreamState(self.state_size, name="training_rows")
         self.evaluation_rows = StreamState(self.state_size, name="evaluation_rows")
         self.perplexity_metric = Perplexity(name="perplexity")
-        self.run: Any = None  # a `dualnet.runs.Run`, which is of a room above
+        self._run: Any = None  # a `dualnet.runs.Run`, which is of a room above
         self.loss_reduction = "mean"
         self.label_smoothing = 0.0
         self.dropout_samples = 1
@@ -262,6 +269,9 @@ class LanguageModel(ClearsAllGradients):
         `dualnet.export` writes endpoints that score texts, generate them and continue states,
         and the other formats.
         """
+        if self.graph.constants:
+            required = f"must be a language model. Received: {self.name!r}, which translates."
+            raise ArgumentError("model", required, " Use dualnet.export(model, path).")
         if format != "tf_saved_model":
             way_out = " Use dualnet.export(model, path, format=...) for 'onnx' and 'litert'."
             raise ArgumentError("format", "must be 'tf_saved_model'.", way_out, format=format)
@@ -398,7 +408,9 @@ class LanguageModel(ClearsAllGradients):
 
     # --- words and the loss
 
+    tokenisers: tuple[str, ...] = ("vocabulary",)  # the attributes that hold them
     vocabulary = tokeniser_attribute("vocabulary")
+    run = checked_attribute("run", _note_weights)
     loss_reduction = step_attribute("loss_reduction", check_choice, LOSS_REDUCTIONS)
     label_smoothing = step_attribute("label_smoothing", check_fraction)
     dropout_samples = step_attribute("dropout_samples", check_count, least=1)
@@ -603,6 +615,9 @@ class LanguageModel(ClearsAllGradients):
             way_out = "on all layers of model.core whose name does not begin with 'gate'."
             what = f"A gate is trained on a frozen model. Received: {received}."
             raise ValueError(f"{what} Set trainable = False {way_out}")
+        if self.loss is not None and (self.label_smoothing or self._fraternal):
+            required = "must be left out with `label_smoothing` and `fraternal_regularization`,"
+            raise ArgumentError("loss", f"{required} parts of the default.", loss=self.loss)
         if self.dropout_samples > 1 and not self._is_own_loss(training=True):
             required = "must be 1 with a loss or metrics of your own, with `label_smoothing`, and"
             received = f"with `fraternal_regularization`. Received: {self.dropout_samples}."
@@ -634,14 +649,10 @@ class LanguageModel(ClearsAllGradients):
         except (AttributeError, IndexError, StopIteration, TypeError) as error:
             message = "must be integers of shape (batch, time), or batches of them. Received:"
             raise ArgumentError("x", f"{message} {type(data).__name__}, {error}.") from error
-        vocabulary = getattr(data, "vocabulary", None)
-        if self.vocabulary is None:
-            self.vocabulary = vocabulary
-        elif vocabulary is not None and vocabulary.sha256 != self.vocabulary.sha256:
-            required = "must have the vocabulary of the model, whose ids mean other words."
-            received = f"Received: {vocabulary!r}, where the model has {self.vocabulary!r}."
-            way_out = " Load the corpus with vocabulary=model.vocabulary."
-            raise ArgumentError("x", f"{required} {received}", way_out)
+        self.check_words("x", data)
+        for name in self.tokenisers:
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(data, name, None))
         carried = getattr(data, "carried", True)
         bucketed = getattr(data, "lengths_vary", False) and self._uses_buckets()
         if bucketed:
@@ -651,6 +662,19 @@ class LanguageModel(ClearsAllGradients):
             check_rows(batch_size)
         self._arrange(stream, carried, bucketed, batch_size)
         return data
+
+    def check_words(self, argument, data):
+        """Raise `ArgumentError` if `data`, of a corpus, has other tokenisers than the model."""
+        for name in self.tokenisers:
+            own, theirs = getattr(self, name), getattr(data, name, None)
+            if own is not None and theirs is not None and theirs.sha256 != own.sha256:
+                required = "must have the vocabulary of the model, whose ids mean other words."
+                received = f"Received: {theirs!r}, where the model has {own!r}."
+                keyword = "vocabulary=model.vocabulary"
+                if len(self.tokenisers) > 1:
+                    keyword = "tokenizer=(model.source_vocabulary, model.vocabulary)"
+                way_out = f" Load the corpus with {keyword}."
+                raise ArgumentError(argument, f"{required} {received}", way_out)
 
     def _check_batch(self, tokens, targets):
         """Raise `ArgumentError` for tokens or targets beyond the vocabulary; reads no symbols."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet.builders.graph import Graph
-from dualnet.builders.model import LanguageModel
 from dualnet.builders.sharing import reading
 from dualnet.layers import without_gradients
 
@@ -48,9 +47,13 @@ class Reader(keras.Model):
         self.built = True
 
     def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        if "source" in inputs:
-            inputs = {**inputs, "states": self.encoder(inputs["source"], training=False)}
-        return self.question(self.graph, inputs)
+        return self.question(self.graph, self.begun(inputs))
+
+    def begun(self, segment: dict[str, Any]) -> dict[str, Any]:
+        """Return a segment with the states after its source, if it has one."""
+        if "source" not in segment:
+            return segment
+        return {**segment, "states": self.encoder(segment["source"], training=False)}
 
     def predict_on_batch(self, x: dict[str, Any]) -> dict[str, Any]:
         with reading(self.core.weights):
@@ -66,11 +69,14 @@ class Reader(keras.Model):
             return super().predict_step(*args)
 
 
-_readers: WeakKeyDictionary[LanguageModel, dict[Question, Reader]] = WeakKeyDictionary()
+_readers: WeakKeyDictionary[Any, dict[Question, Reader]] = WeakKeyDictionary()
 
 
-def reader_of(model: LanguageModel, question: Question) -> Reader:
-    """Return the reader that asks a model `question`; it is kept as long as the model."""
+def reader_of(model: Any, question: Question) -> Reader:
+    """Return the reader that asks a model `question`; it is kept as long as the model.
+
+    The model may be anything with a `graph`.
+    """
     readers = _readers.setdefault(model, {})
     if question not in readers:
         readers[question] = Reader(model.graph, question)

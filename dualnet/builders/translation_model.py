@@ -54,6 +54,9 @@ class TranslationModel(LanguageModel):
         """Shapes of source and target, by name."""
         return {"source": (None, None), "target": (None, None)}
 
+    def compute_output_shape(self, input_shape):
+        return super().compute_output_shape(input_shape["target"])
+
     def call(self, inputs, training=False):
         """Return the logits of a target, or what a step of `fit` and `evaluate` computes."""
         if not isinstance(inputs, dict):
@@ -114,11 +117,7 @@ class TranslationModel(LanguageModel):
             self._check_batch(data, targets)
             self._arrange(stream, False, False, batch_size)
             return data
-        sources = getattr(data, "source_vocabulary", None)
-        data = super()._open(stream, data, batch_size, targets)
-        if self.source_vocabulary is None:
-            self.source_vocabulary = sources
-        return data
+        return super()._open(stream, data, batch_size, targets)
 
     def _check_batch(self, tokens, targets):
         check_call("source", tokens["source"], -1, self.source_vocabulary_size)
@@ -127,6 +126,7 @@ class TranslationModel(LanguageModel):
 
     # --- words
 
+    tokenisers = ("vocabulary", "source_vocabulary")
     source_vocabulary = tokeniser_attribute("source_vocabulary")
 
     def without_optimizer(self, graph=None):

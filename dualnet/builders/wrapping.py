@@ -47,7 +47,8 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     logits, hidden = [], []
     padded = any(model.padded for model in models)
     for number, model in enumerate(models, start=1):
-        graph = model.graph.with_masks() if padded and not model.padded else model.graph
+        graph = model.graph.without_past_decode()
+        graph = graph.with_masks() if padded and not model.padded else graph
         outputs = [graph.word_logits, graph.hidden, *graph.new_states]
         member = keras.Model([graph.tokens, *graph.states], outputs, name=f"member_{number}")
         member_states = state_inputs(model.state_size, after=len(states))

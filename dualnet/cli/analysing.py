@@ -8,13 +8,7 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Table, quietly, report
-from dualnet.cli.options import (
-    OfCorpus,
-    check_corpus,
-    check_file,
-    corpus_of,
-    open_language_model,
-)
+from dualnet.cli.options import OfCorpus, check_corpus, check_file, corpus_of, open_language_model
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
 

@@ -169,10 +169,9 @@ def _report_totals(options: Score, scorer: Any) -> None:
     """Print the figures of all texts."""
     totals = scorer.totals
     figures = _figures(options, scorer)
-    log_probability = {"texts": totals.texts, "log_probability": -totals.nats}
     console.report(
         options,
-        {**figures, **log_probability},
+        {**figures, "texts": totals.texts, "log_probability": -totals.nats},
         f"perplexity {console.number(totals.perplexity)} on {totals.tokens:,} tokens of "
         f"{totals.texts:,} text{'s' * (totals.texts != 1)}",
         textwrap.fill(console.comparison(figures), max(shutil.get_terminal_size().columns, 20)),

@@ -14,14 +14,7 @@ from typing import Any
 import filelock
 import numpy as np
 
-from dualnet._files import (
-    folder_beside,
-    remove_unfinished,
-    seal,
-    sha256_of,
-    sha256_of_data,
-    unseal,
-)
+from dualnet._files import folder_beside, remove_unfinished, seal, sha256_of, sha256_of_data, unseal
 from dualnet.corpora.encoding import Encoded, Settings, Text, encode, mapped
 from dualnet.corpora.sources import SPLITS, cache_folder
 from dualnet.text import load_tokenizer

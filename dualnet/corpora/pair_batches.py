@@ -71,12 +71,9 @@ class PairBatches(ShuffledBatches):
     ) -> None:
         self.tokens_per_batch = check_count("tokens_per_batch", tokens_per_batch, least=1)
         self.pad_to_multiple_of = check_count("pad_to_multiple_of", pad_to_multiple_of, least=1)
+        size = len(pairs) if batch_size is None else batch_size
         super().__init__(
-            pairs.target_ids,
-            vocabulary=vocabulary,
-            batch_size=len(pairs) if batch_size is None else batch_size,
-            shuffle=shuffle,
-            seed=seed,
+            pairs.target_ids, vocabulary=vocabulary, batch_size=size, shuffle=shuffle, seed=seed
         )
         self.num_tokens = len(pairs.target_ids) + len(pairs)
         self._pairs = pairs

@@ -1,7 +1,5 @@
 """Pairs of texts, such as sentences and their translations, or articles and their headlines."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +88,7 @@ class PairCorpus:
         """Return the pairs of split `name`: "train", "valid" or "test"."""
         return getattr(self, check_choice("split", name, SPLITS))
 
-    def batches(self, split: str, **settings: Any) -> PairBatches:
+    def batches(self, split: str, **settings: Any) -> "PairBatches":
         """Return batches of pairs of similar length, see `PairBatches`.
 
         Args:
@@ -102,12 +100,8 @@ class PairCorpus:
 
         if not len(self.split(split)):
             raise ArgumentError("split", "must be one that holds pairs.", split=split)
-        return PairBatches(
-            self.split(split),
-            vocabulary=self.target_vocabulary,
-            source_vocabulary=self.source_vocabulary,
-            **settings,
-        )
+        words: Any = {"vocabulary": self.vocabulary, "source_vocabulary": self.source_vocabulary}
+        return PairBatches(self.split(split), **words, **settings)
 
 
 @checked

@@ -53,13 +53,16 @@ def vocabulary_with_eos(model: Any, *, way_out: str = WITHOUT_EOS) -> tuple[Toke
     return vocabulary, vocabulary.require_eos("model", required, f" {way_out}")
 
 
-def check_sentences(model: Any) -> tuple[Tokenizer, int]:
-    """Return the vocabulary and the id of `<eos>` of a model that can read by sentence."""
-    vocabulary, eos_id = vocabulary_with_eos(model, way_out="Leave `by_sentence` False.")
+def check_sentences(model: Any, name: str = "by_sentence") -> tuple[Tokenizer, int]:
+    """Return the vocabulary and the id of `<eos>` of a model that can read by sentence.
+
+    Errors call what asks for it `name`.
+    """
+    vocabulary, eos_id = vocabulary_with_eos(model, way_out=f"Leave `{name}` False.")
     if model.cache_size:
         required = "must be False for a model with a cache, which each sentence would empty."
-        received = f"Received: by_sentence=True, a cache of {model.cache_size} words."
-        raise ArgumentError("by_sentence", f"{required} {received}")
+        received = f"Received: {name}=True, a cache of {model.cache_size} words."
+        raise ArgumentError(name, f"{required} {received}")
     return vocabulary, eos_id
 
 
@@ -75,6 +78,7 @@ def check_translators(models: Sequence[Any]) -> None:
             required = "must have `vocabulary` and `source_vocabulary`."
             way_out = "Set them, or train it on a corpus of pairs."
             raise ArgumentError("model", f"{required} Received: one without. {way_out}")
+        model.vocabulary.require_eos("model", f"must have {EOS} among the words of its target.")
     hashes = [model.vocabulary.sha256 for model in models]
     others = [number for number, other in enumerate(hashes, start=1) if other != hashes[0]]
     if others or not hashes:

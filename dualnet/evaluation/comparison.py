@@ -1,7 +1,5 @@
 """Figures that compare models whatever their tokenisers: per byte, character and word."""
 
-from __future__ import annotations
-
 import codecs
 import dataclasses
 import math
@@ -70,7 +68,7 @@ class Totals:
     words: int = 0
     not_comparable: str = ""
 
-    def __add__(self, other: Totals) -> Totals:
+    def __add__(self, other: "Totals") -> "Totals":
         sums = {name: value + getattr(other, name) for name, value in vars(self).items()}
         return Totals(**{**sums, "not_comparable": self.not_comparable or other.not_comparable})
 
@@ -127,7 +125,7 @@ def comparable(
     return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses)).comparable()
 
 
-def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> Totals:
+def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> "Totals":
     """Return the totals of a text, of which `ids` were predicted with a loss of `nats` in all."""
     totals = Totals(texts=1, nats=float(nats), tokens=len(ids), not_comparable=tokenizer.loses)
     if tokenizer.loses or not len(ids):

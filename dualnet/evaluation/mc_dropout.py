@@ -36,7 +36,7 @@ class DropoutReader(Reader):
         finally:
             random.setstate(random_state)
         super().__init__(copy.graph, functools.partial(questions.losses, training=True))
-        self.core.set_weights(model.core.get_weights())
+        copy.core.set_weights(model.core.get_weights())
         # All rows share the masks of weights and, where the rows do not draw words for
         # themselves, of words: passes that are read side by side would not be independent.
         self.masks_differ_by_row = active <= {f"{place}_dropout" for place in (*PLACES, "gate")}

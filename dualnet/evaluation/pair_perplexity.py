@@ -50,6 +50,7 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     >>> evaluate_pairs(model, corpus, "test").tokens == corpus.batches("test").num_tokens
     True
     """
+    model.check_words("corpus", corpus)
     batches = corpus.batches(split, tokens_per_batch=POSITIONS, shuffle=False)
     pairs = corpus.split(split)
     losses = _losses(model, batches, temperature=1.0)

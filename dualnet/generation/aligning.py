@@ -91,6 +91,8 @@ def alignments(
     """
     check_translators([model])
     texts = [check_line("texts", text) for text in texts_of("texts", texts).texts]
+    if "n_best" in settings:
+        raise ArgumentError("n_best", "is for `translate`: the best translation is aligned.")
     if translations is None:
         translations = [best for [best] in translation.translations(model, texts, **settings)]
     elif settings:

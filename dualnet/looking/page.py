@@ -236,7 +236,7 @@ def _data(
                 "segment": reading.segment,
                 "perplexity": finite(reading.perplexity),
                 **{
-                    name: _rounded(column, DIGITS.get(name, 0))
+                    name: [finite(round(x, DIGITS.get(name, 0))) for x in column.ravel().tolist()]
                     for name, column in reading.columns.items()
                 },
             }
@@ -257,10 +257,6 @@ def _levels(text: str, tokenizer: Tokenizer, ids: np.ndarray) -> dict[str, np.nd
     if tokenizer.kind == "words":
         return {"word": units}
     return {"unit": units} | ({"word": words} if len(words) < len(units) else {})
-
-
-def _rounded(column: np.ndarray, digits: int) -> list[float | None]:
-    return [finite(round(value, digits)) for value in column.ravel().tolist()]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -51,15 +51,15 @@ def read(
         statistics: As for `dualnet.dynamic_evaluation`.
     """
     with contextlib.ExitStack() as stack:
-        learn, segment = None, None
+        learn, segment, learner = None, None, model
         steps = max(1, min(SEGMENT, LOGITS // model.vocabulary_size))
         if request is not None:
             context = learning(model, request, temperature=temperature, statistics=statistics)
-            learn, settings = stack.enter_context(context)
+            learn, settings, learner = stack.enter_context(context)
             segment = settings["sequence_length"]
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
         pieces: list[dict[str, np.ndarray]] = []
-        reader, lengths = reader_of(model, _predictions), [len(stream) - 1]
+        reader, lengths = reader_of(learner, _predictions), [len(stream) - 1]
         sizes: Any = {"rows": 1, "steps": steps, "temperature": temperature}
         for [(_, _, start)], answer in scoring.segments(reader, [stream], lengths, **sizes):
             piece = stream[start : start + steps + 1]

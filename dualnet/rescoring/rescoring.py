@@ -1,7 +1,5 @@
 """N-best lists rescored by language models and translators."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -124,11 +122,11 @@ def rescored(
     lists = _with_sources(nbest, sources)
     with contextlib.ExitStack() as stack:
         for scorer in readers if adapt else []:
-            check_sentences(scorer.model)
+            check_sentences(scorer.model, "adapt")
             of_all = not isinstance(statistics, Mapping)
             of_model = statistics if of_all else statistics.get(scorer.name)
             context = learning(scorer.model, request, statistics=of_model, by_text=True)
-            scorer.learn, _ = stack.enter_context(context)
+            scorer.learn, _, scorer.learner = stack.enter_context(context)
         for block in ([pair] for pair in lists) if readers else _blocks(lists):
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
             several = [
@@ -144,6 +142,7 @@ class _Scorer:
 
     def __init__(self, name: str, model: LanguageModel) -> None:
         self.name, self.model = name, model
+        self.learner: Any = model  # that with what it has learnt
         self.translates = isinstance(model, TranslationModel)
         self.vocabulary: Tokenizer
         if isinstance(model, TranslationModel):
@@ -168,7 +167,7 @@ class _Scorer:
             sources = [encode(check_line("sources", source or "")) for _, source in block]
             reading = {"sources": sources, "owners": owners}
         try:
-            return np.round(log_probabilities(self.model, streams, **reading), DIGITS)
+            return np.round(log_probabilities(self.learner, streams, **reading), DIGITS)
         except NotFiniteError:
             required = "must compute finite log-probabilities."
             received = f"Received: {self.name!r}, which does not."
@@ -178,7 +177,7 @@ class _Scorer:
     def read(self, best: Hypothesis, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""
         stream = self.stream(best.text)
-        states = state_after(self.model, stream[:-1], self.states) if carry else None
+        states = state_after(self.learner, stream[:-1], self.states) if carry else None
         if self.learn is not None:
             self.learn(stream, alone=True, states=self.states)
         self.states = states
@@ -223,7 +222,7 @@ def _blocks(lists: Iterable[Pair]) -> Iterator[list[Pair]]:
 
 
 def log_probabilities(
-    model: LanguageModel,
+    model: Any,
     streams: Sequence[np.ndarray],
     *,
     states: Sequence[np.ndarray] | None = None,
@@ -236,7 +235,7 @@ def log_probabilities(
     longest: what a long one needs of memory does not depend on the others.
 
     Args:
-        model: `LanguageModel`, or a `TranslationModel` with `sources`.
+        model: `LanguageModel`, or what reads as it, or a `TranslationModel` with `sources`.
         streams: int arrays, ids of the model; each begins with `<eos>`.
         states: arrays `(1, size)` that a language model begins in; default zeros.
         sources: int arrays, ids of the texts to translate.
@@ -265,7 +264,7 @@ def log_probabilities(
 
 
 def _of_neighbours(
-    model: LanguageModel,
+    model: Any,
     streams: Sequence[np.ndarray],
     owners: np.ndarray,
     states: Sequence[np.ndarray] | None,
@@ -319,7 +318,7 @@ def _shared(stream: np.ndarray, other: np.ndarray) -> int:
 
 
 def state_after(
-    model: LanguageModel, ids: np.ndarray, states: Sequence[np.ndarray] | None = None
+    model: Any, ids: np.ndarray, states: Sequence[np.ndarray] | None = None
 ) -> list[np.ndarray]:
     """Return the states `(1, size)` of a language model after it read `ids`.
 

@@ -1,7 +1,5 @@
 """RUN folders: what a training run leaves behind, and how to read it."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from dualnet._checks import StrPath, checked
@@ -50,7 +48,7 @@ def read_card(folder: StrPath) -> Card:
 
 
 @checked
-def load(path: StrPath) -> LanguageModel:
+def load(path: StrPath) -> "LanguageModel":
     """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
 
     `path` may also be one of `zoo.list_models(pretrained=True)`, e.g. "dual_lstm.wikitext-2",

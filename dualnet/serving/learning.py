@@ -9,7 +9,7 @@ import tensorflow as tf
 from dualnet._checks import ArgumentError
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.step_size import with_own_settings
-from dualnet.adaptation.weights import adapted
+from dualnet.adaptation.weights import ADDED, adapted
 from dualnet.builders import LanguageModel, TranslationModel, checksum_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.requests import Exporting, Teaching
@@ -39,9 +39,9 @@ class Memories:
         which = adapted(model, request.learn, name="learn")
         self.graph, self.lesson = which.graph, Lesson(model, which, "sgd")
         if not (self.lesson.by_row and self.lesson.masked):
-            names = "'connection', 'matrix', 'matrix:RANK', 'output_bias' or several of them"
-            required = f"must name weights that learn for each row of a batch: {names}, in a model"
-            others = "without a cache or a core of your own."
+            names = ", ".join(map(repr, ["connection", *ADDED]))
+            required = f"must name weights that learn for each row of a batch: {names}, 'matrix:8'"
+            others = "with a rank, or several, in a model without a cache or a core of your own."
             raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
         settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
         teaching = with_own_settings(model, Teaching.of(settings), by_text=False)

@@ -1,7 +1,5 @@
 """A byte-level BPE in parts, for programs that read text without the library."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 
@@ -47,7 +45,7 @@ class ByteLevelBPE:
     spelling: list[bytes]
 
     @classmethod
-    def of(cls, tokenizer: LibraryTokenizer) -> ByteLevelBPE:
+    def of(cls, tokenizer: LibraryTokenizer) -> "ByteLevelBPE":
         """Return the parts of `tokenizer`."""
         data, normalizer = tokenizer._data, tokenizer._library.normalizer
         vocabulary, merges = data["model"]["vocab"], data["model"]["merges"]

@@ -143,7 +143,7 @@ class Recorder(keras.callbacks.Callback):
         reported = LONG if plan.averaged else PLAIN
         if self.is_two_tailed:
             results.setdefault(SHORT, results[LONG])
-            reported = two_tailed.best_candidate(results)
+            reported = PLAIN if watched(results[PLAIN]) < watched(results[LONG]) else LONG
         row: dict[str, Any] = {
             "epoch": plan.epoch,
             "phase": plan.phase,

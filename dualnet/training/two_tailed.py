@@ -30,11 +30,6 @@ def columns(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def best_candidate(results: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the candidate to report: the long average, or the weights while they are better."""
-    return PLAIN if watched(results[PLAIN]) < watched(results[LONG]) else LONG
-
-
 def next_action(history: Sequence[Mapping[str, Any]]) -> str:
     """Return the fate of the averages after the last epoch of `history`.
 
