@@ -14,17 +14,7 @@ from typing import Any, ClassVar, NoReturn, Self, TypeVar
 
 import numpy as np
 
-from dualnet._checks import (
-    ArgumentError,
-    check_choice,
-    check_count,
-    check_flag,
-    check_penalty,
-    check_positive,
-    check_rate,
-    checked,
-    did_you_mean,
-)
+from dualnet import _checks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SECTION = re.compile(r"Args(?: \((.+)\))?:")  # of a docstring; a title makes it a group of options
@@ -54,17 +44,17 @@ def field(
 
 def choice(default: Any, choices: Iterable[str], **option: Any) -> Any:
     """Return a field that is one of `choices`."""
-    return field(default, functools.partial(check_choice, choices=choices), **option)
+    return field(default, functools.partial(_checks.check_choice, choices=choices), **option)
 
 
 def count(default: Any = dataclasses.MISSING, *, least: int = 0, **option: Any) -> Any:
     """Return a field that is an integer of at least `least`."""
-    return field(default, functools.partial(check_count, least=least), **option)
+    return field(default, functools.partial(_checks.check_count, least=least), **option)
 
 
 def positive(default: Any, **option: Any) -> Any:
     """Return a field that is a finite number above 0."""
-    return field(default, check_positive, **option)
+    return field(default, _checks.check_positive, **option)
 
 
 @typing.dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -138,7 +128,7 @@ class Settings:
         The `message` says what is required.
         """
         received = {field: getattr(self, field) for field in (name, *beside)}
-        raise ArgumentError(name, message, way_out, **received)
+        raise _checks.ArgumentError(name, message, way_out, **received)
 
     @classmethod
     def names(cls) -> list[str]:
@@ -146,13 +136,13 @@ class Settings:
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
-    @checked
+    @_checks.checked
     def fields_of(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return those of `arguments` that are fields."""
         return {name: arguments[name] for name in cls.names() if name in arguments}
 
     @classmethod
-    @checked
+    @_checks.checked
     def of(cls, arguments: Mapping[str, Any], *, what: str = "", way_out: str = "") -> Self:
         """Return the settings with the values in `arguments`.
 
@@ -164,19 +154,19 @@ class Settings:
         names = cls.names()
         what = what or f"must be one of {', '.join(names)}."
         for name in sorted(arguments.keys() - {*names}):
-            hint = did_you_mean(name, names) or way_out
-            raise ArgumentError(name, what, hint, **{name: arguments[name]})
+            hint = _checks.did_you_mean(name, names) or way_out
+            raise _checks.ArgumentError(name, what, hint, **{name: arguments[name]})
         return cls(**arguments)
 
     def arguments(self) -> dict[str, Any]:
         """Return the names and values of all fields."""
         return {name: getattr(self, name) for name in self.names()}
 
-    @checked
+    @_checks.checked
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of the fields `names` that are not None."""
-        known = self.names()
-        values = ((name, getattr(self, check_choice("names", name, known))) for name in names)
+        known, check = self.names(), _checks.check_choice
+        values = ((name, getattr(self, check("names", name, known))) for name in names)
         return {name: value for name, value in values if value is not None}
 
     def changed(self) -> dict[str, Any]:
@@ -236,11 +226,11 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
     if check := field.metadata.get("check"):
         check(name, value)
     elif kind == "bool":
-        check_flag(name, value)
+        _checks.check_flag(name, value)
     elif kind == "float":
-        (check_rate if name.endswith("_dropout") else check_penalty)(name, value)
+        (_checks.check_rate if name.endswith("_dropout") else _checks.check_penalty)(name, value)
     elif kind == "int":
-        check_count(name, value, least=int(name.endswith(("units", "_layers"))))
+        _checks.check_count(name, value, least=int(name.endswith(("units", "_layers"))))
 
 
 def kind_of(field: dataclasses.Field[Any]) -> str:
@@ -276,7 +266,7 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
-        function = checked(function)
+        function = _checks.checked(function)
         *own, _ = signature.parameters.values()  # the last one is `**arguments`
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*own, *fields.values(), *others]

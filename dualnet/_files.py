@@ -92,6 +92,8 @@ def written_beside(path: StrPath) -> Iterator[Path]:
     removed and `path` is left untouched. Into a device or a pipe, the file is copied in the end.
     """
     path = Path(check_path("path", path))
+    if path.is_symlink() and path.is_file():
+        path = path.resolve()  # the link stays
     is_special = path.exists() and not path.is_file()
     with contextlib.ExitStack() as stack:
         try:
@@ -101,7 +103,8 @@ def written_beside(path: StrPath) -> Iterator[Path]:
             temporary = Path(name)
             stack.callback(temporary.unlink, missing_ok=True)
             yield temporary
-            os.chmod(temporary, 0o666 & ~UMASK)  # mkstemp makes it private
+            # mkstemp makes it private.
+            os.chmod(temporary, path.stat().st_mode if path.is_file() else 0o666 & ~UMASK)
             flush(temporary)
             if is_special:
                 path.write_bytes(temporary.read_bytes())

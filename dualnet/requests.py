@@ -7,15 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import (
-    ArgumentError,
-    StrPath,
-    check_factor,
-    check_fraction,
-    check_positive,
-    checked,
-    number_check,
-)
+from dualnet import _checks
+from dualnet._checks import ArgumentError, StrPath, checked
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.metrics import Measuring
 
@@ -49,7 +42,7 @@ class ReadingCorpus(Settings):
 
 
 # Logits divided by much less overflow float32.
-check_temperature = number_check(
+check_temperature = _checks.number_check(
     "a finite number above 0, of at least 1e-6", lambda value: 1e-6 <= value < math.inf
 )
 
@@ -99,7 +92,7 @@ class Evaluating(Measuring, Reading):
     batch_size: int = count(1, least=1)
     window: int | None = count(None, least=1)
     mc_dropout_samples: int = count(0, flags=["--samples"])
-    dropout_scale: float = field(1.0, check_factor)
+    dropout_scale: float = field(1.0, _checks.check_factor)
     seed: int = count(0)
     needs = {"mc_dropout_samples": ["dropout_scale"]}
     excludes = {
@@ -127,7 +120,7 @@ AUTO = "auto"
 def check_rate_or_auto(name: str, value: Any) -> None:
     """Raise `ValueError` unless `value` is a positive number or "auto"."""
     if not isinstance(value, str):
-        check_positive(name, value)
+        _checks.check_positive(name, value)
     elif value != AUTO:
         raise ArgumentError(name, 'must be a number above 0, or "auto".', **{name: value})
 
@@ -160,7 +153,7 @@ class Learning(Settings):
     learning_rate: float | str | None = field(None, check_rate_or_auto, hidden=True)
     decay: float | None = field(None, hidden=True)
     epsilon: float | None = positive(None, hidden=True)
-    beta_1: float | None = field(None, check_fraction, hidden=True)
+    beta_1: float | None = field(None, _checks.check_fraction, hidden=True)
     clipnorm: float | None = positive(None, hidden=True)
 
     def check(self) -> None:
@@ -377,8 +370,8 @@ class Drawing(Beaming):
     max_tokens: int = count(50, least=1)
     temperature: float = field(1.0, metavar="T")
     top_k: int | None = count(None, least=1)
-    top_p: float | None = field(None, check_factor, metavar="P")
-    min_p: float | None = field(None, check_factor, metavar="P")
+    top_p: float | None = field(None, _checks.check_factor, metavar="P")
+    min_p: float | None = field(None, _checks.check_factor, metavar="P")
     repetition_penalty: float = positive(1.0, metavar="R")
     seed: int | None = None
     stop_at_eos: bool = False

@@ -744,6 +744,26 @@ def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
     assert "`min_count` is for words" in cli.refused(wrong)
 
 
+@pytest.mark.slow
+def test_the_text_of_a_run_is_divided_as_the_run_did(cli, tmp_path, monkeypatch):
+    (tmp_path / "own.txt").write_text("the cat sees a dog\n" * 40)
+    monkeypatch.chdir(tmp_path)
+    quick = "--epochs 1 --set units=4 batch_size=2 sequence_length=9"
+    cli(f"train lstm --corpus own.txt --fractions 50 25 25 --output RUN {quick}")
+    own = cli.json("evaluate RUN")
+    assert cli.json("evaluate RUN --corpus own.txt") == own and own["split"] == "test"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cli.json("evaluate RUN --corpus=~/own.txt") == own
+    assert cli.json("evaluate RUN --corpus own.txt --fractions 90 5 5")["tokens"] < own["tokens"]
+    for start in ("train RUN", "train lstm --weights RUN --set units=4", "gate RUN"):
+        cli(f"{start} --corpus own.txt --output next --epochs 1")
+        read = runs.read_card(tmp_path / "next").trained_on
+        assert read["fractions"] == [50, 25, 25]
+        shutil.rmtree("next")
+    monkeypatch.chdir(tmp_path / "RUN")
+    assert cli("card .").startswith("RUN, a trained model of your own")
+
+
 def test_export_warns_of_a_closed_vocabulary(cli, tmp_path, monkeypatch):
     target = "dualnet.serving.saved_model.write_saved_model"
     monkeypatch.setattr(target, lambda *arguments: None)

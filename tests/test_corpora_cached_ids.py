@@ -390,6 +390,13 @@ def test_an_unknown_word_is_named_with_its_line(
         load("python-reference", vocabulary=Vocabulary(("<eos>",)))
 
 
+def test_a_blank_line_after_a_byte_order_mark_ends_no_document(monkeypatch):
+    monkeypatch.setattr(plain_text, "BLOCK_BYTES", 8)
+    data = io.BytesIO("\ufeff\n\nthe cat sees\n\na dog\n".encode())
+    blocks = plain_text.decoded(data.read, "standard input", documents="blank-line")
+    assert "".join(blocks) == f"the cat sees{plain_text.END}a dog{plain_text.END}"
+
+
 @given(st.text("ab é€\n\t\r", max_size=30), st.integers(1, 9))
 def test_blocks_hold_whole_lines_whatever_their_size(text, size):
     with pytest.MonkeyPatch.context() as patch:

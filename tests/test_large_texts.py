@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import scorers
+from dualnet import _files, scorers
 from dualnet.cli import console
 from dualnet.corpora import records
 from dualnet.runs import Run
@@ -178,6 +178,20 @@ def test_resumed_work_equals_uninterrupted_work(cli, command, tmp_path, suffix, 
     assert out.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("loaded_once")
+def test_work_is_resumed_with_the_same_files_in_order_and_as_fixed_as_it_was(cli, places, tmp_path):
+    pairs = tmp_path / "others.jsonl"
+    pairs.write_bytes(places["pairs"].read_bytes())
+    command, output = f"minimal-pairs {places['model']}", f"--output {tmp_path}/out.jsonl"
+    cli(f"{command} {places['pairs']} {pairs} {output}")
+    said = cli.refused(f"{command} {pairs} {places['pairs']} {output} --resume")
+    assert "was begun with files = ['pairs.jsonl', 'others.jsonl']" in said
+    command = f"score {places['model']} {places['lines']} --format surprisal"
+    command += f" --output {tmp_path}/a.jsonl"
+    cli(f"{command} --adapt --set learning_rate=0.1 --rule sgd")
+    assert "was begun with adapt = True" in cli.refused(f"{command} --resume")
+
+
 def test_compressed_files_and_pipes_are_read_alike(cli, command, tmp_path, places, monkeypatch):
     packed = command.replace("lines.txt", "lines.txt.gz").replace("pairs.jsonl", "pairs.jsonl.gz")
     cli(f"{command} --output {tmp_path}/a.jsonl")
@@ -219,6 +233,9 @@ def test_bad_input_is_told_with_file_and_line(cli, places, tmp_path, name, damag
     path.write_bytes(good + b"\xff\n" if damage == "bytes" else gzip.compress(good)[:-10])
     line = good.count(b"\n") + 1
     command = f"{name} {places['model']} {path} --output {tmp_path}/out.jsonl"
+    if damage == "packed":
+        said = cli.refused(f"{command.replace('out.jsonl', 'shard.jsonl')} --shard 1/2")
+        assert str(path) in said
     said = cli.refused(command)
     expected = {"bytes": f"0xff at offset {len(good)}, in line {line}", "packed": "after line "}
     assert expected[damage] in said and str(path) in said
@@ -312,6 +329,16 @@ def test_files_are_as_private_as_the_umask_says(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
     assert modes == {"file": 0o600, "folder": 0o700}
+
+
+def test_a_file_that_is_replaced_keeps_its_mode_and_the_link_to_it(tmp_path):
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("old")
+    file.chmod(0o640)
+    link.symlink_to("file")
+    _files.write_whole(link, "new")
+    assert link.is_symlink() and file.read_text() == "new"
+    assert file.stat().st_mode & 0o777 == 0o640
 
 
 def test_brackets_without_end_are_a_string():

@@ -109,6 +109,14 @@ def test_lists_that_are_written_are_read_again(format, tmp_path):
     assert (tmp_path / "again").read_bytes() == (tmp_path / "list").read_bytes()
 
 
+@pytest.mark.parametrize(("format", "key"), [("moses", "a1"), ("moses", -1), ("kaldi", "a b")])
+def test_ids_that_a_format_cannot_hold_are_refused(format, key, tmp_path):
+    lists = [NBest(key, (Hypothesis("the cat"),))]
+    with pytest.raises(dualnet.ArgumentError, match=f"`lists` must have ids .*id={key!r}"):
+        write_nbest(tmp_path / "list", lists, format=format)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("format", ["moses", "kaldi", "jsonl"])
 @pytest.mark.parametrize("source", WRITTEN)
 def test_lists_of_one_format_are_written_in_another(source, format, tmp_path):
@@ -926,7 +934,7 @@ def test_weights_that_no_file_may_hold_are_not_written(tmp_path):
 
 def test_weights_are_kept_in_a_file(tmp_path):
     path = tmp_path / "weights.toml"
-    save_weights(path, {"lm": 0.1, "tm_1": -1e-9, "a.b c": 2.0}, metric="wer", seed=3)
+    save_weights(path, {"lm": 0.1, "tm_1": -1e-9, "a.b c": np.float32(2)}, metric="wer", seed=3)
     assert load_weights(path) == {"lm": 0.1, "tm_1": -1e-9, "a.b c": 2.0}
     assert path.read_text().startswith('metric = "wer"\nseed = 3\n\n[weights]\n')
 

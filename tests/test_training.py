@@ -547,6 +547,7 @@ def test_the_same_command_resumes_a_run_of_an_own_cell_or_an_epsilon_of_its_cell
 def test_a_folder_of_the_name_of_a_corpus_is_that_text_and_has_its_card(tmp_path):
     assert training.card_for("dual_mdlstm", "data/wikitext-2").corpus == "wikitext-2"
     assert training.card_for("dual_mdlstm", "wikitext-2").corpus == "wikitext-2"
+    assert training.card_for("dual_mdlstm", Path("data/wikitext-2")).corpus == "wikitext-2"
     folder = tmp_path / "python-reference"
     folder.mkdir()
     write_splits(folder, "the cat sees the dog\n" * 40)

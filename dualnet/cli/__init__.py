@@ -37,7 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     0 is success; 2 is bad input or Ctrl-C; 141 is a reader of standard output that closed it
-    early, as `head` does.
+    early, as `head` does. Where an option is missing or no value of its type, argparse raises
+    `SystemExit`.
 
     Args:
         arguments: of the command line; default `sys.argv[1:]`.

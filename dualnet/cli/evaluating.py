@@ -136,7 +136,8 @@ def evaluate(options: Evaluate) -> None:
         _check_keep(options.keep, run)
     is_whole = options.split is None and _is_whole(options, run)
     if not is_whole:
-        check_corpus(options.corpus, {"fractions": options.fractions})
+        fractions, documents = options.fractions, run.read_as["documents"]
+        check_corpus(options.corpus, {"fractions": fractions, "documents": documents})
     settings = options.evaluation()
     if options.dynamic and options.rule != "published":
         DynamicEvaluating(**run.learning(options.rule, settings))
@@ -305,8 +306,7 @@ def _is_whole(options: Evaluate, run: Run) -> bool:
     needs_splits = options.temperature == "best" or (options.rule == "rms" and not run.is_folder)
     if corpus is None or corpus in NAMES or options.fractions or needs_splits:
         return False
-    own = os.path.realpath(run.trained_on.get("source", ""))
-    return os.path.isfile(corpus) and os.path.realpath(corpus) != own
+    return os.path.isfile(os.path.expanduser(corpus)) and not run.own_reading(corpus)
 
 
 def _keep(options: Evaluate, split: str, run: Run, model: Any, how: str) -> None:

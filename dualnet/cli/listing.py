@@ -124,7 +124,7 @@ def _about(name: str, card: zoo.Card, run: Run | None) -> Iterator[str]:
     """Yield the lines about model `name`, that of `run` if it is one: paper, sizes and results."""
     if run is not None:
         kind = "a trained model " + ("that is shipped" if run.is_shipped else "of your own")
-        yield f"{run.path.name}, {kind}, of the model {card.name}: {card.file}"
+        yield f"{run.path.resolve().name}, {kind}, of the model {card.name}: {card.file}"
         if not run.is_shipped:
             yield f"trained on  {run.trained_on['name']} from {run.trained_on['source']}"
         if start := run.table.get("weights"):

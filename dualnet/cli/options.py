@@ -214,7 +214,8 @@ def corpus_of(run: Run, model: Any, name: str | None, fractions: list[float] | N
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
     if name is None:
         return run.corpus()
-    return corpora.load(name, vocabulary=model.vocabulary, fractions=fractions)
+    settings = {"fractions": fractions} if fractions else run.own_reading(name)
+    return corpora.load(name, vocabulary=model.vocabulary, **settings)
 
 
 def check_corpus(
@@ -229,4 +230,4 @@ def check_corpus(
         choose_tokenizer(read_as.get("tokenizer"), None, read_as.get("documents"), False)
     fractions = read_as.get("fractions")
     if corpus is not None and (corpus not in NAMES or fractions is not None):
-        locate(corpus, fractions=fractions)
+        locate(corpus, fractions=fractions, documents=read_as.get("documents") or "line")

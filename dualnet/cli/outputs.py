@@ -148,8 +148,8 @@ class Output:
             others = [] if file == self.progress else ["shard"]
             for name in [n for n in {**saved["settings"], **settings} if n not in others]:
                 before, value = saved["settings"].get(name), settings.get(name)
-                # 0.2.0.dev0 did not record the bytes of a packed file.
-                if before != value and (name, before) != ("bytes", None):
+                # 0.2.0.dev0 recorded neither the bytes of a packed file nor the order of several.
+                if before != value and (name, before) not in (("bytes", None), ("files", None)):
                     other = f"{path} was begun with {name} = {before!r}. Received: {value!r}."
                     message = f"must go on with the same work. {other} Choose another --output."
                     raise ArgumentError("--resume", message)

@@ -30,7 +30,7 @@ from dualnet.text.plain_text import tokenisation_warning
 
 WARNING_TEXTS = 1000  # that decide whether to warn of untokenised text
 # Of the options: what the rows depend on, beside the model and the input.
-DECISIVE = {"format", "shard", "temperature", "entropy", "words", "split_punctuation"}
+DECISIVE = {"adapt", "format", "shard", "temperature", "entropy", "words", "split_punctuation"}
 TEXT = operator.attrgetter("text")
 Blocks = Iterator[tuple[Block, list[dict[str, Any]]]]  # with the rows of each
 
@@ -48,7 +48,7 @@ def check_output(name: str, value: str) -> None:
     if Path(value).suffix not in FORMATS:
         required = f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format."
         raise ArgumentError(name, required, **{name: value})
-    if not value.endswith(".parquet"):
+    if Path(value).suffix != ".parquet":
         check_output_file(f"--{name}", value)
 
 
@@ -188,6 +188,8 @@ def _output(options: Any, run: Run, records: Records, scorer: Any) -> Output | N
     weights = run.path / WEIGHTS if run.is_folder else run.path
     settings = {name: value for name, value in options.changed().items() if name in DECISIVE}
     settings |= {"bytes": records.size(unpack=False), "weights": sha256_of(weights)}
+    if len(records.paths) > 1:  # in another order, they have other numbers
+        settings["files"] = [Path(path).name for path in records.paths]
     path, resume = Path(options.output), options.resume
     return Output(path, scorer, settings, shard=options.part(), resume=resume)
 

@@ -70,9 +70,11 @@ class Records:
 
     Attributes:
         packed: Whether a file of them is.
+        paths: Of their files.
     """
 
     packed = False
+    paths: list[Any] = []
 
     def read(self) -> Iterator[Record]:
         """Yield all records."""
@@ -158,8 +160,11 @@ class Files(Records):
                 return None
             with self._opened(path) as file:
                 if unpack and isinstance(file, gzip.GzipFile):
-                    while data := file.read(BLOCK_BYTES):
-                        total += len(data)
+                    try:
+                        while data := file.read(BLOCK_BYTES):
+                            total += len(data)
+                    except DAMAGED as error:
+                        raise self._unreadable(repr(str(path)), error) from None
                 else:
                     total += path.stat().st_size
         return total

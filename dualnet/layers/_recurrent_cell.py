@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from dualnet._checks import (
-    ArgumentError,
-    check_count,
-    check_finite,
-    check_flag,
-    check_penalty,
-    check_rate,
-)
+from dualnet import _checks
 from dualnet.layers._configured import ConfiguredLayer, Role
 from dualnet.layers._products import matmul
 
@@ -115,14 +108,14 @@ class RecurrentCell(ConfiguredLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.units = check_count("units", units, least=1)
-        self.use_bias = check_flag("use_bias", use_bias)
-        self.input_dropout = check_rate("input_dropout", input_dropout)
-        self.recurrent_dropout = check_rate("recurrent_dropout", recurrent_dropout)
-        self.weight_dropout = check_rate("weight_dropout", weight_dropout)
-        self.mask_per_gate = check_flag("mask_per_gate", mask_per_gate)
-        self.input_l2 = check_penalty("input_l2", input_l2)
-        self.recurrent_l2 = check_penalty("recurrent_l2", recurrent_l2)
+        self.units = _checks.check_count("units", units, least=1)
+        self.use_bias = _checks.check_flag("use_bias", use_bias)
+        self.input_dropout = _checks.check_rate("input_dropout", input_dropout)
+        self.recurrent_dropout = _checks.check_rate("recurrent_dropout", recurrent_dropout)
+        self.weight_dropout = _checks.check_rate("weight_dropout", weight_dropout)
+        self.mask_per_gate = _checks.check_flag("mask_per_gate", mask_per_gate)
+        self.input_l2 = _checks.check_penalty("input_l2", input_l2)
+        self.recurrent_l2 = _checks.check_penalty("recurrent_l2", recurrent_l2)
         self.locked = _check_locked(self.dropouts if locked is None else locked, self.dropouts)
         self.state_size = [self.units]
         self.output_size = self.units
@@ -310,17 +303,17 @@ def _bias_start(value, size, dtype):
 def check_forget_bias(value):
     """Return `value`, a number or "chrono:T"."""
     if not isinstance(value, str):
-        return check_finite("forget_bias", value)
+        return _checks.check_finite("forget_bias", value)
     with contextlib.suppress(ValueError):
         if value.startswith(CHRONO) and 2 < float(value.removeprefix(CHRONO)) < math.inf:
             return value
     required = "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'."
-    raise ArgumentError("forget_bias", required, forget_bias=value)
+    raise _checks.ArgumentError("forget_bias", required, forget_bias=value)
 
 
 def _check_locked(locked, dropouts):
     if not isinstance(locked, (list, tuple)) or any(place not in dropouts for place in locked):
         kept = "the dropouts that keep their mask for a whole segment"
         required = f"must be a list of some of {list(dropouts)}: {kept}."
-        raise ArgumentError("locked", required, locked=locked)
+        raise _checks.ArgumentError("locked", required, locked=locked)
     return tuple(locked)

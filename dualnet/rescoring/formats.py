@@ -155,6 +155,7 @@ def _moses_line(key: str | int, item: Hypothesis) -> str:
     rest = item.rest if isinstance(item.rest, tuple) else ()
     score = "" if item.score is None else _numbers(item.score)
     features = (f"{check_name(name, MOSES)}= {_numbers(v)}" for name, v in item.features.items())
+    _check_id(key, "[0-9]{1,18}", "that are whole numbers, as Moses has them")
     fields = [str(key), _one_line(item.text), " ".join(features), score, *rest]
     if any("|||" in field for field in fields):
         raise ArgumentError("lists", f"must not hold '|||' in a text. Received: {item.text!r}.")
@@ -351,7 +352,14 @@ def _keys(nbest: NBest) -> list[str]:
     numbers = [each.rest for each in nbest.hypotheses]
     if any(not isinstance(number, int) for number in numbers):
         numbers = list(range(1, len(numbers) + 1))
+    _check_id(nbest.id, f"[^{SPACES}]+", "without white space")
     return [f"{nbest.id}-{number}" for number in numbers]
+
+
+def _check_id(key: str | int, pattern: str, required: str) -> None:
+    """Raise `ArgumentError` for an id of a list that could not be read from a file again."""
+    if not re.fullmatch(pattern, str(key)):
+        raise ArgumentError("lists", f"must have ids {required}.", id=key)
 
 
 def _columns(item: Hypothesis) -> dict[str, str]:

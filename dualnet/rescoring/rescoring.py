@@ -197,7 +197,9 @@ def _with_sources(nbest: Iterable[NBest], sources: Iterable[str] | None) -> Iter
         return
     for count, (one_list, source) in enumerate(itertools.zip_longest(nbest, sources)):
         if one_list is None or source is None:
-            received = f"more than {count} for {count}" if source else f"{count} for more"
+            received = (
+                f"more than {count} for {count}" if source is not None else f"{count} for more"
+            )
             message = f"must be one for each list. Received: {received} lists."
             raise ArgumentError("sources", message)
         yield one_list, source

@@ -184,7 +184,9 @@ def save_weights(path: StrPath, weights: Mapping[str, float], **about: Any) -> N
     """
     for name, weight in weights.items():
         check_finite(f"weights[{name!r}]", weight)
-    write_whole(path, tomli_w.dumps({**about, "weights": dict(weights)}))
+    write_whole(
+        path, tomli_w.dumps({**about, "weights": {k: float(w) for k, w in weights.items()}})
+    )
 
 
 @checked

@@ -40,7 +40,7 @@ def model_card(
     table = {} if run is None else run.table
     licence, title = "", name or model.name
     if run is not None:
-        title = name or (run.path.name if run.is_folder else title)
+        title = name or (run.path.resolve().name if run.is_folder else title)
         if (file := run.path / shipped.LICENCES).is_file():
             licence = file.read_text("utf-8").rstrip()
     recipe = table.get("recipe", {})

@@ -165,6 +165,13 @@ class Run:
         """The arguments of `corpora.load` that say how the corpus was read."""
         return {key: self.trained_on.get(key, default) for key, default in files.READ_AS.items()}
 
+    def own_reading(self, corpus: StrPath) -> dict[str, Any]:
+        """Return how the run divided its text, if that is the file `corpus`; else {}."""
+        path = os.path.expanduser(corpus)
+        own = os.path.realpath(self.trained_on.get("source", ""))
+        is_own = os.path.isfile(path) and os.path.realpath(path) == own
+        return {"fractions": self.read_as["fractions"]} if is_own else {}
+
     # --- model and corpus
 
     def model(self) -> LanguageModel:
@@ -210,7 +217,7 @@ class Run:
             corpus = corpora.load_pairs(
                 name if place == "embedded" else place,
                 tokenizer=(self.source_vocabulary, self.vocabulary),
-                **self.trained_on["pairs"],
+                **{"max_tokens": None, **self.trained_on["pairs"]},  # a card has no None
             )
         else:
             is_named = name in corpora.NAMES[1:] and not os.path.isfile(place)

@@ -1,5 +1,6 @@
 """UTF-8 text in blocks, with a mark where a document ends."""
 
+import codecs
 import os
 import re
 import reprlib
@@ -180,7 +181,7 @@ def _document_end(data: bytes, documents: str) -> int:
         return end
     if documents == "blank-line":
         ends = [match.start() for match in _BLANK_LINE_BYTES.finditer(data)]
-        if ends and data[: ends[-1]].strip(BLANKS):
+        if ends and data[: ends[-1]].removeprefix(codecs.BOM_UTF8).strip(BLANKS):
             return ends[-1]  # what ends a document begins the next block
     if len(data) < DOCUMENT_BYTES:
         return 0

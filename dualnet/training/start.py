@@ -110,8 +110,11 @@ def begin(request: Request) -> Iterator[Start]:
         seed = check_seed(published.seed or 0) if seed is None else seed
     _check_model(published, config, request.corpus)
     source = initial_weights.load_source(weights, config, resume=False)
+    read_as = request.read_as
+    if weights and isinstance(request.corpus, (str, Path)):  # its own text is divided alike
+        read_as = {**Run.open(weights).own_reading(request.corpus), **read_as}
     corpus = initial_weights.load_corpus(
-        request.corpus, source, lowercase=published.lowercase, read_as=request.read_as,
+        request.corpus, source, lowercase=published.lowercase, read_as=read_as,
         match_words=not request.goes_on and not initial_weights.is_gated(config),
     )  # fmt: skip
     with zoo.located(published, overrides):
@@ -251,10 +254,12 @@ def card_for(name: StrPath, corpus: Corpus | PairCorpus | str) -> Card:
     >>> training.card_for("dual_lstm", "wikitext-2").corpus
     'wikitext-2'
     """
-    corpus_name = corpus if isinstance(corpus, str) else corpus.name
-    if isinstance(corpus, str) and corpus not in NAMES:  # the name that it has once it is loaded
-        path = Path(corpus).expanduser()
-        corpus_name = path.stem if path.is_file() else path.resolve().name
+    if isinstance(corpus, (str, Path)):  # the name that it has once it is loaded
+        path, corpus_name = Path(corpus).expanduser(), str(corpus)
+        if corpus_name not in NAMES:
+            corpus_name = path.stem if path.is_file() else path.resolve().name
+    else:
+        corpus_name = corpus.name
     listed = zoo.card(name).corpora
     choices = (choice for choice in (corpus_name, PAIRS_OF_ONES_OWN) if choice in listed)
     return zoo.card(name, next(choices, None))

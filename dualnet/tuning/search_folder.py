@@ -137,7 +137,7 @@ def load_corpus(corpus: str, model: str, run: Run | None, read_as: Mapping[str, 
         lowercase = card_for(model, corpus).lowercase
         return load_with(None, corpus, {"lowercase": lowercase, **read_as})
     if corpus:
-        return load_with(run.vocabulary, corpus, {})
+        return load_with(run.vocabulary, corpus, run.own_reading(corpus))
     return cast(Corpus, run.corpus())  # a search takes no translators
 
 

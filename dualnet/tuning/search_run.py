@@ -350,7 +350,7 @@ def _begin(
     else:
         place = corpus or ""
         if place and place not in corpora.NAMES:
-            place = str(Path(place).resolve())
+            place = str(Path(place).expanduser().resolve())
         had_name = before is None or before.corpus not in (CORPUS, str(written.resolve()))
         name = place if had_name and not read_as else CORPUS
         if corpus and before and written.is_dir():  # with the tokeniser that was learnt

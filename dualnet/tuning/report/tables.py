@@ -186,7 +186,7 @@ def _corpus_options(written: Path, table: Mapping[str, Any]) -> list[str]:
         return []
     options = ["--corpus", table["name"] if is_named else table["source"]]
     if not is_named or LEARNT & read_as.keys():  # the very units
-        options += ["--tokenizer", str(tokenizer_file(written))]
+        options += ["--tokenizer", str(tokenizer_file(written.resolve()))]
     if "documents" in read_as:
         options += ["--documents", read_as["documents"]]
     if "fractions" in read_as:
