@@ -11,7 +11,7 @@ import numpy as np
 from dualnet._backend import assign_all, values_of
 from dualnet._checks import ArgumentError, as_texts
 from dualnet.adaptation.learner import SegmentLearner
-from dualnet.builders import LanguageModel, checksum_of
+from dualnet.builders import LanguageModel
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
 from dualnet.requests import AUTO, Learning
@@ -79,7 +79,7 @@ class StepSize:
         if self.temperature != 1:  # which no key of 0.2.0.dev0 has
             key["temperature"] = self.temperature
         kept = self.run if self.valid is None else None
-        if kept is not None and checksum_of(self.model) != self.model.sum_of_run:
+        if kept is not None and self.model.sum_of_weights() != self.model.sum_of_run:
             kept = None  # what has learnt since it was loaded has another rate
         record = kept.found_rate(key) if kept is not None else None
         if record is None:

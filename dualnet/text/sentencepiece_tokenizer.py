@@ -113,10 +113,9 @@ class SentencePieceTokenizer(Tokenizer):
         return [*spelt, EOS.encode()]
 
     def encode_marked(self, text: str) -> np.ndarray:
-        *documents, last = text.split(END)
         eos = np.array([self.eos_id], "int32")
         with library_errors("The text must be one that the tokeniser can read"):
-            arrays = self._library.encode([*documents, last], return_type="numpy")
+            arrays = self._library.encode(text.split(END), return_type="numpy")
         ended = [part for ids in arrays[:-1] for part in (ids, eos)]
         return np.concatenate([*ended, arrays[-1]])
 
