@@ -113,7 +113,12 @@ def test_every_command_takes_a_run_of_parts_of_words(cli, run, corpus, story, tm
     both, gated = tmp_path / "both", tmp_path / "gated"
     assert cli.json(f"evaluate {run}")["tokens"] == len(corpus.test) - 1
     tokens = cli.json(f"evaluate {run} --corpus {story}")["tokens"]
-    assert 0 < tokens < len(corpus.test) - 1  # by default, 5 % of the lines are test
+    assert tokens == len(corpus.test) - 1  # the RUN's own text is divided as it was for training
+    other = tmp_path / "other.txt"
+    other.write_text(story.read_text("utf-8"), encoding="utf-8")
+    tokens = cli.json(f"evaluate {run} --corpus {other}")["tokens"]
+    whole = len(corpus.train) + len(corpus.valid) + len(corpus.test)
+    assert tokens == whole - 1  # another text is read whole
     cli(f"ensemble {run} {run} --output {both}")
     cli(f"gate {both} --output {gated} --epochs 1 {QUICK.replace('units', 'gate_units')}")
     for folder in (both, gated):
