@@ -1,9 +1,11 @@
 """Texts beyond memory: rows as they come, shards, and work that is resumed."""
 
+import concurrent.futures
 import csv
 import gzip
 import io
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -208,6 +210,19 @@ def test_compressed_files_and_pipes_are_read_alike(cli, command, tmp_path, place
             code, _, said = cli.call(line + option)
             assert code == 2 * bool(option) and ("whose size is known" in said) == bool(option)
         assert (tmp_path / "c.jsonl").read_bytes() == joined
+
+
+@pytest.mark.usefixtures("loaded_once")
+def test_a_pipe_is_read_by_a_model_that_learns(cli, places, tmp_path):
+    pipe, learn = (
+        tmp_path / "pipe",
+        "--format surprisal --adapt --rule sgd --set learning_rate=0.01",
+    )
+    expected = cli(f"score {places['model']} {places['lines']} {learn}")
+    os.mkfifo(pipe)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_bytes, gzip.compress(places["lines"].read_bytes()))
+        assert cli(f"score {places['model']} {pipe} {learn}") == expected
 
 
 @pytest.mark.usefixtures("loaded_once")

@@ -5,9 +5,7 @@ import dataclasses
 import gzip
 import io
 import itertools
-import shutil
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -132,7 +130,7 @@ class Files(Records):
         way_out: Ends the error about a file that cannot be read.
         empty: The error about a file without a record, with `{}` for its name; "" to allow it.
         blank: bool. Whether a blank line is a record.
-        again: bool. Keep standard input in a temporary file, lest it be read more than once.
+        again: bool. Keep what a pipe holds, which can be read only once.
 
     Raises:
         ValueError: if one does not exist or cannot be read.
@@ -145,7 +143,7 @@ class Files(Records):
         self.paths = ["-" if path == "-" else Path(check_path("pairs", path)) for path in paths]
         self.what, self.way_out, self.empty, self.blank = what, way_out, empty, blank
         self._copies = again
-        self._copy: Any = None  # of standard input, once it is read
+        self._copy = b""  # of the pipe, once it is read
         for path in self.paths:
             if isinstance(path, Path) and not path.is_fifo():  # which can be opened once only
                 with self._opened(path) as file:
@@ -194,10 +192,15 @@ class Files(Records):
         """Open a file, or standard input, to read the bytes inside."""
         with contextlib.ExitStack() as stack:
             try:
-                if path == "-":
-                    raw = self._standard_input()
+                if self._copy:
+                    raw: Any = io.BytesIO(self._copy)
+                elif path == "-":
+                    raw = sys.stdin.buffer
                 else:
                     raw = stack.enter_context(open(path, "rb"))
+                if self._copies and not self._copy and (path == "-" or path.is_fifo()):
+                    self._copy = raw.read()
+                    raw = io.BytesIO(self._copy)
                 file = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
                 if file.peek(2)[:2] == GZIP:
                     file = stack.enter_context(gzip.open(file))
@@ -209,12 +212,3 @@ class Files(Records):
     def _unreadable(self, place: str, error: Exception) -> ValueError:
         reason = getattr(error, "strerror", None) or error
         return ValueError(f"FILE must be {self.what}. Received: {place}: {reason}.{self.way_out}")
-
-    def _standard_input(self) -> Any:
-        if not self._copies:
-            return sys.stdin.buffer
-        if self._copy is None:
-            self._copy = tempfile.TemporaryFile()  # noqa: SIM115, it goes with this object
-            shutil.copyfileobj(sys.stdin.buffer, self._copy)
-        self._copy.seek(0)
-        return self._copy
