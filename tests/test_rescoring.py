@@ -249,6 +249,13 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path):
         keyed_lines(tmp_path / "references", ["u", "v"], format="kaldi", name="references")
 
 
+@pytest.mark.parametrize("format", ["jsonl", "trees"])
+@pytest.mark.parametrize(("name", "reason"), [("nowhere", "No such file"), (".", "Is a directory")])
+def test_references_that_cannot_be_read_are_told_by_their_option(tmp_path, format, name, reason):
+    with pytest.raises(ValueError, match=f"`--tune` must be a text file. Received: .*: {reason}"):
+        keyed_lines(tmp_path / name, [0], format=format, name="--tune")
+
+
 def test_lists_are_read_as_they_come(tmp_path):
     (tmp_path / "list").write_text("0 ||| a\n0 ||| b\n1 ||| c\nbroken\n")
     lists = read_nbest(tmp_path / "list")

@@ -177,12 +177,16 @@ def keyed_lines(path: StrPath, ids: Sequence[str | int], *, format: str, name: s
         name: str. What errors call the file.
 
     Raises:
-        ValueError: if there is no line for an id.
+        ValueError: if the file cannot be read, or there is no line for an id.
     """
-    if format == "trees":
-        lines = [str(tree) for tree in read_trees(path)]
-    else:
-        lines = read_lines(Path(path))
+    try:
+        if format == "trees":
+            lines = [str(tree) for tree in read_trees(path)]
+        else:
+            lines = read_lines(Path(path))
+    except OSError as error:
+        received = f"Received: {os.fspath(path)!r}: {error.strerror or error}."
+        raise ArgumentError(name, f"must be a text file. {received}") from None
     if format in ("jsonl", "trees"):
         if len(lines) != len(ids):
             received = f"Received: {len(lines)} in {os.fspath(path)!r} for {len(ids)} lists."
