@@ -319,7 +319,7 @@ class Learner:
 
 
 @checked
-def read_many(learners: "Sequence[Learner]", texts: Sequence[Any]) -> list[DynamicEvaluation]:
+def read_many(learners: Sequence[Learner], texts: Sequence[Any]) -> list[DynamicEvaluation]:
     """Let each learner read its own text, those of a kind side by side, as `Learner.read`.
 
     The results equal those of one by one up to rounding. Learners of one kind have the same
@@ -347,7 +347,7 @@ def read_many(learners: "Sequence[Learner]", texts: Sequence[Any]) -> list[Dynam
 
 
 def _read(
-    learners: "list[Learner]", texts: list[Any], *, learn: bool = True
+    learners: list[Learner], texts: list[Any], *, learn: bool = True
 ) -> list[DynamicEvaluation]:
     with contextlib.ExitStack() as stack:
         for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle

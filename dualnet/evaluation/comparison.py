@@ -125,7 +125,7 @@ def comparable(
     return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses)).comparable()
 
 
-def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> "Totals":
+def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> Totals:
     """Return the totals of a text, of which `ids` were predicted with a loss of `nats` in all."""
     totals = Totals(texts=1, nats=float(nats), tokens=len(ids), not_comparable=tokenizer.loses)
     if tokenizer.loses or not len(ids):

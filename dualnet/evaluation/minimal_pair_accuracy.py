@@ -87,9 +87,9 @@ class MinimalPairs:
         tokens: Number of tokens of all sentences.
     """
 
-    overall: "Accuracy"
-    by_uid: "dict[str, Accuracy]" = dataclasses.field(repr=False)
-    by_field: "dict[str, Accuracy]" = dataclasses.field(repr=False)
+    overall: Accuracy
+    by_uid: dict[str, Accuracy] = dataclasses.field(repr=False)
+    by_field: dict[str, Accuracy] = dataclasses.field(repr=False)
     log_probabilities: np.ndarray = dataclasses.field(repr=False, compare=False)
     unknown: float
     pairs: Sequence[SentencePair] = dataclasses.field(default=(), repr=False)
@@ -190,7 +190,7 @@ def minimal_pairs(
     ties = _are_ties(good, bad)
     correct = (good > bad) & ~ties
 
-    def accuracies(key: str) -> "dict[str, Accuracy]":
+    def accuracies(key: str) -> dict[str, Accuracy]:
         rows: dict[str, list[int]] = {}
         for i, pair in enumerate(sentence_pairs):
             rows.setdefault(getattr(pair, key), []).append(i)
@@ -212,5 +212,5 @@ def _are_ties(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
     return np.isclose(good, bad, rtol=ROUNDING, atol=0.0)
 
 
-def _accuracy(correct: np.ndarray, ties: np.ndarray) -> "Accuracy":
+def _accuracy(correct: np.ndarray, ties: np.ndarray) -> Accuracy:
     return Accuracy(pairs=len(correct), correct=int(correct.sum()), ties=int(ties.sum()))
