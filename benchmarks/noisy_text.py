@@ -90,7 +90,7 @@ def main():
     tuned = {name: report(name, {name: model})[1] for name, model in models.items()}
     report("both", models)
     for name, model in models.items():
-        report(f"{name}, adapting", {name: model}, tuned[name], adapt=True)
+        report(f"{name}, adapting", {name: model}, tuned[name], adapt=True, learning_rate=3e-5)
 
 
 if __name__ == "__main__":
