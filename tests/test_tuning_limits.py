@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 import dualnet
-from dualnet import _files, tuning
+from dualnet import _files, tuning, zoo
 from dualnet._data import folder as data_folder
 from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.engine import oracles
@@ -205,6 +205,37 @@ def test_later_rounds_of_hyperband_go_on_from_earlier_ones(corpus, tmp_path):
     dualnet.train("lstm", corpus, output=tmp_path / "run", progress=False, seed=3, **settings)
     assert history_of(tmp_path) == history_of(second)
     assert not list((tmp_path / "DIR").glob("trials/*/run/checkpoints"))
+
+
+def test_hyperband_trains_without_what_needs_a_last_epoch(corpus, tmp_path):
+    recipe = {"averaging": "asgd", "finetune": "once", "linear_decay": True, "optimizer": "sgd"}
+    options = {"tuner": "hyperband", "tuner_options": {"factor": 2}}
+    job = write_job(tmp_path, **options)
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, **recipe)
+    table = rows(tmp_path / "DIR" / "trials.csv")
+    assert {row["status"] for row in table} == {"completed"}
+    assert [row["epochs"] for row in table[:3]] == ["1", "1", "2"]
+    best = zoo.card(tmp_path / "DIR" / "best.toml").recipe
+    assert best.get("finetune", "none") == "none" and not best.get("linear_decay")
+
+
+@pytest.mark.parametrize("name", ["epochs", "finetune", "linear_decay"])
+def test_hyperband_searches_nothing_that_it_sets(tmp_path, name):
+    values = {"epochs": [1, 2], "finetune": ["none", "once"], "linear_decay": [False, True]}
+    space = {"output_dropout": [0.0, 0.1], name: values[name]}
+    path = write_job(tmp_path, tuner="hyperband", space=space)
+    with pytest.raises(ValueError, match="'hyperband', which sets it"):
+        load_job(path)
+
+
+def test_a_trial_out_of_patience_is_not_called_hopeless(corpus, tmp_path):
+    job = write_job(tmp_path, max_trials=1, epochs=4, space={"learning_rate": [1e-9, 2e-9]})
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, patience=1)
+    (row,) = rows(tmp_path / "DIR" / "trials.csv")
+    assert row["ended"] == "all epochs" and int(row["epochs"]) < 4
+    assert zoo.card(tmp_path / "DIR" / "best.toml").recipe["epochs"] == 4
 
 
 # --- the commands

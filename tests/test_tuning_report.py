@@ -158,6 +158,17 @@ def test_the_epochs_of_the_best_card_are_those_of_the_trial():
     assert tables._recipe_as_trained(recipe, early) == {**recipe, "epochs": 4, "finetune": "none"}
     stopped = dataclasses.replace(whole, ended="hopeless")
     assert tables._recipe_as_trained(recipe, stopped) == {**recipe, "finetune_epochs": 4}
+    patient = {**recipe, "patience": 1}  # such a training ends in the same epoch again
+    out_of_patience = completed("0", 60.0, epochs=4)
+    assert tables._recipe_as_trained(patient, out_of_patience) == patient
+    linear = {**recipe, "linear_decay": True}  # another rate in each epoch, if there are fewer
+    assert tables._recipe_as_trained(linear, early) == linear
+
+
+def test_the_command_divides_the_text_at_the_same_line(tmp_path):
+    lines = [12345651, 1000000, 1000000]
+    table = {"name": "mine", "source": "/mine.txt", "fractions": lines}
+    assert tables._corpus_options(tmp_path, table)[-3:] == [str(count) for count in lines]
 
 
 OFF = {

@@ -268,7 +268,8 @@ class Job(Settings):
         table: Where the paper states the ranges.
         note: What else a reader should know.
         ours: Keys that the source does not state and we chose, e.g. "space.rank".
-        tuner: "random", "bayesian", "hyperband" or "grid".
+        tuner: "random", "bayesian", "hyperband" or "grid". The trainings of Hyperband go on from
+            round to round, without `finetune` and `linear_decay`, which need a last epoch.
         tuner_options: Further arguments of the tuner's oracle in KerasTuner.
         max_trials: Number of trials; None for the whole grid.
         max_hours: Time limit of the search; None for no limit.

@@ -79,9 +79,9 @@ def _check_kind(job: Job) -> None:
         why = "for the kind 'evaluation', which has no epochs."
         JobError.unless(job.early_stopping == "none", ("early_stopping",), f"must be 'none' {why}")
         JobError.unless(job.tuner != "hyperband", ("tuner",), f"must not be 'hyperband' {why}")
-    if job.tuner == "hyperband" and any(parameter.name == "epochs" for parameter in job.written):
-        message = "must not be searched by 'hyperband', which sets it. Fix its maximum."
-        raise JobError(("space", "epochs"), message)
+    for name in {"epochs", "finetune", "linear_decay"} & {each.name for each in job.written}:
+        why = "must not be searched by 'hyperband', which sets it. Leave it out, or fix the most."
+        JobError.unless(job.tuner != "hyperband", ("space", name), why)
 
 
 def _check_names(job: Job) -> None:

@@ -27,6 +27,7 @@ from dualnet.adaptation import GradientStatistics, gradient_statistics
 from dualnet.requests import DynamicEvaluating
 from dualnet.runs import Run, read_card
 from dualnet.training.interrupts import Stopped
+from dualnet.training.schedule import plan
 from dualnet.tuning import trial
 from dualnet.tuning.budget import solved
 from dualnet.tuning.job import CORPUS
@@ -131,8 +132,9 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
     settings = {} if resume else dict(task.settings)  # a resumed run keeps its settings
     if card and not resume:
         settings = solved(job, card, settings, len(corpus.vocabulary))
-    if task.epochs is not None:
-        settings["epochs"] = task.epochs
+    if task.epochs is not None:  # of a round of Hyperband, after which the training may go on
+        settings |= {"epochs": task.epochs, "finetune": "none"}
+        settings |= {} if resume else {"linear_decay": False}
     settings |= {
         "output": run,
         "seed": None if resume else job.seed,
@@ -146,7 +148,7 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
         result = training.train(card, corpus, **settings)
     else:
         result = training.train_gate(search.run, corpus, **settings)
-    ended = "hopeless" if len(result.history) < _planned_epochs(folder) else "all epochs"
+    ended = "hopeless" if plan(_recipe(folder), result.history) else "all epochs"
     known = {"status": "completed", "ended": ended, "parameters": result.model.count_params()}
     return {**known, **_with_figures(folder, corpus)}
 
@@ -154,23 +156,22 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
 def _with_figures(folder: Path, corpus: Any) -> dict[str, Any]:
     """Return the progress of a training, with the figures that go with its perplexity."""
     progress = trial.read_progress(folder)
-    recipe = training.Recipe(**read_card(folder / trial.RUN).recipe)
-    count = training.batches_of(corpus, "valid", recipe).num_tokens
+    count = training.batches_of(corpus, "valid", _recipe(folder)).num_tokens
     start = int(count < len(corpus.valid))  # streams do not predict the first token
     predicted = corpus.valid[start : start + count]
     nats = count * math.log(progress["val_perplexity"])
     return progress | _fields(evaluation.comparable(corpus.vocabulary, predicted, nats))
 
 
-def _planned_epochs(folder: Path) -> int:
-    return read_card(folder / trial.RUN).recipe["epochs"]
+def _recipe(folder: Path) -> training.Recipe:
+    return training.Recipe(**read_card(folder / trial.RUN).recipe)
 
 
 def _stop_rule(folder: Path) -> Any:
     def stop(history: Sequence[Mapping[str, Any]]) -> bool:
         peers = [trial.read_epochs(path) for path in folder.parent.glob("*/") if path != folder]
         perplexities, *others = ([row["val_perplexity"] for row in h] for h in [history, *peers])
-        return trial.should_prune(perplexities, others, _planned_epochs(folder))
+        return trial.should_prune(perplexities, others, _recipe(folder).epochs)
 
     return stop
 

@@ -190,14 +190,14 @@ def _corpus_options(written: Path, table: Mapping[str, Any]) -> list[str]:
     if "documents" in read_as:
         options += ["--documents", read_as["documents"]]
     if "fractions" in read_as:
-        options += ["--fractions", *(f"{share:g}" for share in read_as["fractions"])]
+        options += ["--fractions", *map(str, read_as["fractions"])]
     return options
 
 
 def _recipe_as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, Any]:
     """Return `recipe` with the epochs that the trial had, which may have ended early."""
-    if row.epochs is None or (row.ended == "all epochs" and row.epochs >= recipe["epochs"]):
-        return dict(recipe)
+    if row.epochs is None or row.ended == "all epochs" or recipe.get("linear_decay"):
+        return dict(recipe)  # a linear decay is planned by the epochs
     if row.epochs <= recipe["epochs"]:  # it ended before its fine-tuning
         return {**recipe, "epochs": row.epochs, "finetune": "none"}
     if recipe["finetune"] == "once":
