@@ -214,10 +214,8 @@ def test_compressed_files_and_pipes_are_read_alike(cli, command, tmp_path, place
 
 @pytest.mark.usefixtures("loaded_once")
 def test_a_pipe_is_read_by_a_model_that_learns(cli, places, tmp_path):
-    pipe, learn = (
-        tmp_path / "pipe",
-        "--format surprisal --adapt --rule sgd --set learning_rate=0.01",
-    )
+    pipe = tmp_path / "pipe"
+    learn = "--format surprisal --adapt --rule sgd --set learning_rate=0.01"
     expected = cli(f"score {places['model']} {places['lines']} {learn}")
     os.mkfifo(pipe)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

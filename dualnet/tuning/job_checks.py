@@ -80,7 +80,7 @@ def _check_kind(job: Job) -> None:
         JobError.unless(job.early_stopping == "none", ("early_stopping",), f"must be 'none' {why}")
         JobError.unless(job.tuner != "hyperband", ("tuner",), f"must not be 'hyperband' {why}")
     for name in {"epochs", "finetune", "linear_decay"} & {each.name for each in job.written}:
-        why = "must not be searched by 'hyperband', which sets it. Leave it out, or fix the most."
+        why = "must not be searched by 'hyperband', which sets it. `epochs` may be fixed."
         JobError.unless(job.tuner != "hyperband", ("space", name), why)
 
 
