@@ -1,6 +1,7 @@
 """Searches of tiny models: what they find, keep, refuse and go on with."""
 
 import json
+import re
 import shutil
 import tomllib
 
@@ -120,6 +121,17 @@ def test_an_evaluation_is_searched_with_what_it_was_before(run, tmp_path, cli):
     shutil.copytree(run, tmp_path / "RUN")
     said = cli.refused(f"{tune} --run {tmp_path}/RUN --resume")
     assert "`run` must not change when a search is resumed" in said
+
+
+def test_a_shipped_model_is_searched_with_the_rule_of_the_job(tmp_path, cli):
+    (tmp_path / "text.txt").write_text("It was late.\nThe cat slept.\n" * 9)
+    tune = f"tune dual_evaluation --run lstm.wikitext-2 --corpus {tmp_path}/text.txt --max-trials 1"
+    with in_this_process():
+        results = cli.json(f"{tune} --output {tmp_path}/DIR --set evaluation=dynamic beta_1=0.0")
+    best = (tmp_path / "DIR" / "best.toml").read_text()
+    [command] = re.findall("dualnet (evaluate .* --rule nadam .* --split test)", best)
+    evaluated = cli.json(command)["perplexity"]
+    assert evaluated == pytest.approx(results["comparison"][1]["test_perplexity"])
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ def evaluation_of(settings: Mapping[str, Any]) -> tuple[Cache, Evaluating | Dyna
             hint = f"[fixed], or search it with when = {{ evaluation = [{other!r}] }}."
             raise ArgumentError(name, message + hint)
     request = DynamicEvaluating if mode == "dynamic" else Evaluating
-    of_request = request.fields_of(settings)
+    of_request = request.fields_of({"rule": "nadam", **settings})  # a shipped model's own is "sgd"
     if of_request.get("clipnorm") == 0:  # no clipping
         del of_request["clipnorm"]
     return Cache(**Cache.fields_of(settings)), request(**of_request)
