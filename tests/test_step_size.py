@@ -120,6 +120,27 @@ def test_the_model_of_a_run_finds_its_rate_once_and_the_run_keeps_it(run, corpus
 
 
 @pytest.mark.slow
+def test_with_a_cache_a_run_has_a_rate_of_its_own(run, corpus, capsys, cli):
+    model, kept = dualnet.load(run.folder), []
+    for size in (0, 20, 30):
+        cached = dualnet.with_cache(model, size, weight=0.5) if size else model
+        for is_found in (True, False):
+            found = dualnet.dynamic_evaluation(cached, corpus.test, rule="sgd", sequence_length=7)
+            assert ("Finding the learning rate" in capsys.readouterr().err) == is_found
+        kept.append(found)
+    settings = "--dynamic --rule sgd --sequence-length 7 --cache size=20 weight=0.5 scale=0.3"
+    printed = cli.json(f"evaluate {run.folder} {settings}")
+    assert printed["perplexity"] == pytest.approx(kept[1].perplexity)
+    assert printed["learning_rate"] == kept[1].settings["learning_rate"]
+    # What has learnt since has another rate, with a cache as without.
+    dualnet.dynamic_evaluation(model, corpus.test, keep=True, learning_rate=0.1, rule="sgd")
+    capsys.readouterr()
+    cached = dualnet.with_cache(model, 20, weight=0.5)
+    dualnet.dynamic_evaluation(cached, corpus.test, rule="sgd", sequence_length=7)
+    assert "Finding the learning rate" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_model_that_has_learnt_since_neither_takes_the_rate_of_the_run_nor_gives_it_one(
     run, corpus, capsys
 ):
@@ -145,6 +166,9 @@ def test_a_shipped_model_learns_from_python_as_from_the_shell():
     }  # fmt: skip
     by_text = with_own_settings(model, Surprising(adapt=True), by_text=True)
     assert (by_text.rule, by_text.learning_rate) == ("sgd", 0.2)
+    assert (
+        with_own_settings(dualnet.with_cache(model, 9), DynamicEvaluating(), by_text=False) == own
+    )
     named = DynamicEvaluating(rule="nadam", learning_rate=1e-3)
     assert with_own_settings(model, named, by_text=False) is named
 

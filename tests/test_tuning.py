@@ -9,6 +9,7 @@ import filelock
 import keras
 import keras_tuner
 import pytest
+import tomli_w
 
 import dualnet
 from dualnet import corpora, tuning
@@ -132,6 +133,30 @@ def test_a_shipped_model_is_searched_with_the_rule_of_the_job(tmp_path, cli):
     [command] = re.findall("dualnet (evaluate .* --rule nadam .* --split test)", best)
     evaluated = cli.json(command)["perplexity"]
     assert evaluated == pytest.approx(results["comparison"][1]["test_perplexity"])
+
+
+@pytest.mark.slow
+def test_what_is_fixed_under_a_condition_is_part_of_the_evaluation_after(run, tmp_path):
+    searched = {"evaluation": ["static", "dynamic"]}
+    of_dynamic = {"learning_rate": [0.02], "clipnorm": [0.5], "sequence_length": [4, 9]}
+    space = searched | {
+        name: {"values": values, "when": {"evaluation": ["dynamic"]}}
+        for name, values in of_dynamic.items()
+    }
+    table = {"kind": "evaluation", "tuner": "grid", "space": space}
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(table))
+    with in_this_process():
+        tuning.search(tmp_path / "job.toml", run=run, output=tmp_path / "DIR", progress=False)
+    results = json.loads((tmp_path / "DIR" / "results.json").read_text())
+    table = rows(tmp_path / "DIR" / "trials.csv")
+    assert len(table) == 3
+    for mode in searched["evaluation"]:
+        best = min(float(row["val_perplexity"]) for row in table if row["evaluation"] == mode)
+        [after] = [
+            row for row in results["comparison"]
+            if (row["evaluation"], row["when"]) == (mode, "after")
+        ]  # fmt: skip
+        assert after["valid_perplexity"] == pytest.approx(best)
 
 
 @pytest.mark.slow

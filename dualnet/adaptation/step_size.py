@@ -12,6 +12,7 @@ from dualnet._backend import assign_all, values_of
 from dualnet._checks import ArgumentError, as_texts
 from dualnet.adaptation.learner import SegmentLearner
 from dualnet.builders import LanguageModel
+from dualnet.builders.stations import Cache
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
 from dualnet.requests import AUTO, Learning
@@ -76,11 +77,12 @@ class StepSize:
         others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
         which = None if self.which is None else as_texts(self.which)
         key = {"rule": self.rule, **others, "by_text": self.by_text, "adapt": which}
+        key |= Cache(**Cache.fields_of(self.model.arguments)).changed()
         if self.temperature != 1:  # which no key of 0.2.0.dev0 has
             key["temperature"] = self.temperature
-        kept = self.run if self.valid is None else None
-        if kept is not None and self.model.sum_of_weights() != self.model.sum_of_run:
-            kept = None  # what has learnt since it was loaded has another rate
+        # What has learnt since it was loaded has another rate.
+        is_own = self.valid is None and self.model.sum_of_weights() == self.model.sum_of_run
+        kept = self.run if is_own else None
         record = kept.found_rate(key) if kept is not None else None
         if record is None:
             try:

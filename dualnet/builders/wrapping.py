@@ -132,14 +132,15 @@ def with_cache(
     check_language_model("model", model)
     check_count("size", size, least=1)
     cache = Cache(cache_size=size, cache_weight=weight, cache_scale=scale, cache_start=start)
-    return _rebuild(model, cache.arguments())
+    cached = _rebuild(model, cache.arguments())
+    cached.run, cached.sum_of_run = model.run, model.sum_of_run
+    return cached
 
 
 def _rebuild(model: LanguageModel, changes: Mapping[str, Any]) -> LanguageModel:
     """Return `model`, with its weights, built again with `changes` of its arguments."""
     rebuilt = BUILDERS[model.builder](**{**model.arguments, **changes}, name=model.name)
-    rebuilt.vocabulary = model.vocabulary
-    rebuilt.loss_reduction = model.loss_reduction
+    rebuilt.vocabulary, rebuilt.loss_reduction = model.vocabulary, model.loss_reduction
     copy_weights(model, rebuilt)
     return rebuilt
 

@@ -165,7 +165,6 @@ def evaluate(options: Evaluate) -> None:
         longest = max(len(tokens), *(len(corpus.split(each)) for each in SPLITS))
         size = min(check_count("size", notes["cache"]["size"], least=1), longest)
         model = builders.with_cache(model, **{**notes["cache"], "size": size})
-        model.run = run if run.is_folder else None
     trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
     if not options.dynamic:
         settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
@@ -183,8 +182,7 @@ def evaluate(options: Evaluate) -> None:
         # Read before --keep changes the weights.
         own = {key: settings[key] for key in ("temperature", "by_sentence") if key in settings}
         static = evaluation.evaluate(model, tokens, **own)
-        hiding = contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext()
-        with hiding:
+        with contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext():
             dynamic = adaptation.dynamic_evaluation(
                 model, tokens, keep=options.keep is not None, statistics=statistics, **settings
             )
@@ -198,8 +196,7 @@ def evaluate(options: Evaluate) -> None:
         lines.append(f"dynamic evaluation, {used}")
         lines += filter(None, [little_gain(1 - dynamic.perplexity / static.perplexity)])
         if options.keep is not None:
-            by_sentence = "by sentence, " if dynamic.by_sentence else ""
-            _keep(options, split, run, model, by_sentence + used)
+            _keep(options, split, run, model, "by sentence, " * dynamic.by_sentence + used)
             notes["keep"] = options.keep
             lines.append(f"the adapted model is in {options.keep}")
         result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
@@ -269,7 +266,7 @@ def little_gain(gain: float) -> str:
     if gain >= LEAST_GAIN:
         return ""
     little = f"learning lowers the perplexity by {max(gain, 0):.1%} only"
-    return f"{little}: try another --rule or --set learning_rate=auto"
+    return f"{little}: try another --rule, or another rate with --set learning_rate"
 
 
 def learning_of(

@@ -18,7 +18,7 @@ class Look(AdaptingOptions, Looking):
 
     Args:
         run_folders: RUN folders of trained models, or names of shipped ones, or .keras files
-            (default: the shipped models); the last one may be a file with the text, '-' for
+            (default: the two of English); the last one may be a file with the text, '-' for
             standard input.
         file: The last RUN, if it is a file, or what follows an option.
         texts: Text to read; repeatable, one line each.

@@ -34,7 +34,8 @@ class Training(OfCorpus, Resuming):
 
     Args (training):
         epochs: Training epochs, not counting fine-tuning (default: as in the card).
-        set: Override arguments of the builder, its gate or the recipe, e.g. units=200.
+        set: Override arguments of the recipe, of its gate and, for `train`, of the builder, e.g.
+            learning_rate=0.001.
         devices: Divide batches among so many devices, or 'all' (JAX only).
         keep_every: Keep the model after so many words that were read, e.g. 1M..10M,10M..100M, each
             as a RUN of its own, RUN/kept/1M, ...

@@ -86,7 +86,7 @@ def look(
     Args:
         models: `LanguageModel` with a vocabulary that has `<eos>`; the path of a RUN folder or a
             `.keras` file; a list of these; or a dict of names to these. Several must have one
-            tokeniser. None for the shipped models.
+            tokeniser. None for the shipped models of English.
         text: str. Required.
         {arguments}
         statistics: As for `dualnet.dynamic_evaluation`; only with `adapt`.
@@ -105,7 +105,7 @@ def look(
     (2, ['name', 'fixed', 'learning'])
     """
     if text is None:
-        required = "must be given: look(models, text), or look(text=...) for the shipped models."
+        required = "must be given: look(models, text), or look(text=...) for those of English."
         raise ArgumentError("text", required)
     request = Looking.of(settings)
     request.check_adapts({"statistics": statistics})

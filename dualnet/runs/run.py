@@ -331,7 +331,8 @@ class Run:
 
     def training_text(self) -> Any:
         """Return the ids of the text that the model was trained on, for the rule "rms"."""
-        if not self.is_folder or self.is_shipped:
+        about = self.trained_on  # {} for a file
+        if about.get("source") == about.get("name") not in corpora.NAMES:  # shipped, or made of it
             message = "rms needs the text that the model was trained on, which only a RUN folder"
             received = f"of your own names. Received: {self.path.name!r}"
             raise ArgumentError("--rule", f"{message} {received}. Choose sgd or nadam.")

@@ -40,7 +40,7 @@ from dualnet.tuning.report.figures import write_plots
 from dualnet.tuning.report.hparams import write_hparams
 from dualnet.tuning.report.tables import FIGURES, RESULTS, Row, best_row, read_rows, write_tables
 from dualnet.tuning.search_folder import Search
-from dualnet.tuning.trial import RUN, TRIALS, Task, write_task
+from dualnet.tuning.trial import RUN, TRIALS, Task, read_task, write_task
 
 COMPARISON = "comparison"  # the folder of the evaluations before and after a search
 
@@ -146,13 +146,12 @@ class SearchRun:
         """Return the perplexities before and after the search, static and dynamic."""
         if self.display.show:
             print("Evaluating on both splits ...", file=sys.stderr, flush=True)
-        fixed, comparison = self.job.fixed, []
+        fixed, comparison = {"evaluation": EVALUATIONS[0], **self.job.fixed}, []
         for mode in EVALUATIONS:
-            settings_of = ((row, {**fixed, **row.drawn}) for row in rows)
-            of_mode = [row for row, own in settings_of if own.get("evaluation", "static") == mode]
+            of_mode = [row for row in rows if {**fixed, **row.drawn}["evaluation"] == mode]
             if (best := best_row(of_mode)) is None:
                 continue
-            after = {**fixed, **best.drawn}
+            after = dict(read_task(self.folder / TRIALS / best.trial).settings)
             for when, settings in (("before", {**fixed, "evaluation": mode}), ("after", after)):
                 result: dict[str, Any] = {"evaluation": mode, "when": when, "settings": settings}
                 for split in ("valid", "test"):

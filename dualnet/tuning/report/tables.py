@@ -144,8 +144,7 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     search = read_json(folder / SEARCH)
     run, corpus = search["run"], search["corpus"]
     written = folder / CORPUS if corpus == CORPUS else None
-    if written:
-        corpus = "CORPUS"  # it may have no name or path
+    corpus = "CORPUS" if written else corpus  # it may have no name or path
     if job.kind == "evaluation":
         paper = {"paper": job.paper} if job.paper else {}
         table = {"note": note, "run": run, **paper, "evaluation": settings}
@@ -166,7 +165,8 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
         used["config"] = config_with_effect(used["builder"], used["config"], searched=row.drawn)
         keys = [key for key in ("name", "builder", "paper") if key in used]
         table = {**{key: used.pop(key) for key in keys}, "note": note, **used}
-        options = ["--corpus", corpus or "CORPUS"]
+        place = "name" if used["corpus"]["source"] == "embedded" else "source"
+        options = ["--corpus", corpus or used["corpus"][place]]  # a gate's is that of its RUN
         if written and not weights:
             options = _corpus_options(written, used["corpus"]) or options
         words = f"{shlex.join(options)}{weights} --output RUN"
