@@ -234,6 +234,24 @@ def test_the_penalty_is_added_to_the_loss_and_reaches_the_prior(rng):
     assert float(array(layer.squared_variation(np.zeros((2, 3, 3), "float32")))) == 0
 
 
+@pytest.mark.parametrize("of_layers", [False, True])
+def test_in_a_masked_model_the_penalty_leaves_padding_out_with_targets_as_without(of_layers):
+    tokens, targets = (keras.Input((None,), dtype="int32") for _ in range(2))
+    inputs = keras.layers.Embedding(WORDS, 4, mask_zero=True)(tokens)
+    layer = MixtureSoftmax(WORDS, 3, LATENT, balance=1.0)
+    if of_layers:
+        inputs = [inputs, keras.layers.Dropout(0)(inputs)]
+        layer = DOCOutput(WORDS, [1, 2], LATENT, balance=1.0)
+    plain = keras.Model(tokens, layer(inputs))
+    with_targets = keras.Model([tokens, targets], layer(inputs, targets=targets))
+    ids = np.array([[1, 2, 3, 0], [4, 0, 0, 0], [5, 3, 1, 2]], "int32")
+    penalties = []
+    for model, given in ((plain, ids), (with_targets, [ids, ids])):
+        model(given, training=True)
+        penalties.append(total(model.losses))
+    assert penalties[0] == pytest.approx(penalties[1]) and penalties[0] > 0.1
+
+
 # --- in a model
 
 

@@ -76,6 +76,21 @@ def test_without_gradients_the_outputs_are_the_same(rng):
     assert_close(outputs, layer(sequence))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel is of TensorFlow")
+def test_a_model_of_ones_own_is_exported_without_gradients(rng, tmp_path):
+    tokens = keras.Input((None,), dtype="int32")
+    read = keras.layers.Bidirectional(Recurrence(LSTMCell(3), return_state=False))
+    model = keras.Model(tokens, read(keras.layers.Embedding(9, 4, mask_zero=True)(tokens)))
+    model.compile("sgd", "mse")
+    ids = np.array([[1, 2, 0], [3, 4, 5]], "int32")
+    model.fit(ids, np.ones((2, 3, 6), "float32"), verbose=0)
+    with without_gradients():
+        model.export(tmp_path / "served", verbose=False)
+    served = keras.layers.TFSMLayer(tmp_path / "served", call_endpoint="serve")
+    assert_close(served(ids), model(ids))
+
+
 # --- the same as the plain loop, whatever the cell: it carries states, is causal and skips padding
 
 ALL_DROPPED = {"input_dropout": 0.4, "recurrent_dropout": 0.4, "weight_dropout": 0.4}

@@ -324,10 +324,11 @@ def test_a_member_that_decodes_the_past_learns_beside_one_that_knows_padding():
 
 def test_what_is_no_ensemble_is_told(base):
     stranger = language_model(len(WORDS), units=4)
-    stranger.vocabulary = Vocabulary(WORDS.words[::-1])
-    message = "`models` must have one vocabulary.*with 8 words. Train them on"
-    with pytest.raises(ValueError, match=message):
-        dualnet.ensemble([base, stranger])
+    message = "`models` must have one vocabulary.*with 8 words. Train them on one corpus, read"
+    others = Vocabulary(WORDS.words[::-1]), Vocabulary(WORDS.words, documents="file")
+    for stranger.vocabulary in others:
+        with pytest.raises(ValueError, match=message):
+            dualnet.ensemble([base, stranger])
     with pytest.raises(ValueError, match="`members` must be a list of at least one model"):
         dualnet.ensemble([])
     sizes = [{"vocabulary_size": words, "units": 3} for words in (5, 6)]

@@ -133,7 +133,7 @@ def with_cache(
     check_count("size", size, least=1)
     cache = Cache(cache_size=size, cache_weight=weight, cache_scale=scale, cache_start=start)
     cached = _rebuild(model, cache.arguments())
-    cached.run, cached.sum_of_run = model.run, model.sum_of_run
+    cached.run, cached.sum_of_run = model.run, model.run and model.sum_of_run
     return cached
 
 
@@ -241,9 +241,9 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     models = list(models)
     for model in models:
         check_language_model("models", model)
-    if len({(m.vocabulary_size, m.vocabulary and m.vocabulary.sha256) for m in models}) > 1:
+    if len({(model.vocabulary_size, model.vocabulary) for model in models}) > 1:
         sizes = [f"{model.name!r} with {model.vocabulary_size} words" for model in models]
-        received = f"Received: {', '.join(sizes)}. Train them on one corpus."
+        received = f"Received: {', '.join(sizes)}. Train them on one corpus, read in one way."
         raise ArgumentError("models", f"must have one vocabulary, since ids mean words. {received}")
     members = [{"builder": model.builder, "arguments": model.arguments} for model in models]
     combined = ensemble_model(members=members)

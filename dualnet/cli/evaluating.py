@@ -265,8 +265,7 @@ def little_gain(gain: float) -> str:
 
     if gain >= LEAST_GAIN:
         return ""
-    little = f"learning lowers the perplexity by {max(gain, 0):.1%} only"
-    return f"{little}: try another --rule, or another rate with --set learning_rate"
+    return f"learning lowers the perplexity by {max(gain, 0):.1%} only: try another --rule or rate"
 
 
 def learning_of(

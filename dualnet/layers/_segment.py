@@ -42,6 +42,10 @@ def without_gradients():
     Use it for inference: a graph that is traced inside the `with` block needs less memory.
     The outputs are the same, but no gradient flows through the recurrence.
 
+    On TensorFlow, `export` of a Keras model of your own, as a SavedModel or for LiteRT, needs it:
+    `with without_gradients(): model.export(path)`. Else TensorFlow raises a KeyError, since such a
+    file cannot hold the backward pass. A `LanguageModel` and `dualnet.export` see to it themselves.
+
     Example:
 
     >>> import numpy as np

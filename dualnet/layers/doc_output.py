@@ -59,6 +59,7 @@ class DOCOutput(TiedLayer, SeededLayer):
         mask: list of bool `(batch, time)` or None, one per input. Tokens at which the last one
             is False do not count in the penalty; without it, those with negative targets.
         temperature: float or scalar tensor that log P is divided by, or None for 1.
+        inputs_mask: as `mask`; Keras fills it in where `targets` are given, too.
 
     Returns:
         float32 under every dtype policy; only the products run in the compute dtype. Without
@@ -126,7 +127,12 @@ class DOCOutput(TiedLayer, SeededLayer):
             required = "must be 0 with a single expert, which needs no balance."
             raise ArgumentError("balance", required, balance=balance, experts=experts)
 
+    def _listed(self, of_inputs):
+        """Return a list of what there is of the inputs: one entry per layer that is read."""
+        return of_inputs
+
     def build(self, inputs_shape):
+        inputs_shape = self._listed(inputs_shape)
         if not isinstance(inputs_shape[0], (list, tuple)):
             required = "must be a list of the outputs of layers, lowest first."
             received = f"Received: one tensor of shape {tuple(inputs_shape)}."
@@ -145,10 +151,14 @@ class DOCOutput(TiedLayer, SeededLayer):
                     self.add_zeros(f"latent_bias_{n}", size, role=Role.BIAS)
         self.build_output(self.latent_units)
 
-    def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
+    def call(
+        self, inputs, targets=None, mask=None, training=False, temperature=None, inputs_mask=None
+    ):
+        inputs = self._listed(inputs)
         log_priors = self._log_priors(inputs)
         if training and self.balance:
-            mask = mask[-1] if mask is not None else None
+            mask = inputs_mask if mask is None else mask  # Keras fills in one of the two
+            mask = self._listed(mask)[-1] if mask is not None else None
             if mask is None and targets is not None:
                 mask = targets >= 0
             self.add_loss(self.balance * self.squared_variation(ops.exp(log_priors), mask))
@@ -172,7 +182,7 @@ class DOCOutput(TiedLayer, SeededLayer):
 
     def priors(self, inputs):
         """Return pi, the weights of the experts, float32 `(batch, time, experts)`."""
-        return ops.exp(self._log_priors(inputs))
+        return ops.exp(self._log_priors(self._listed(inputs)))
 
     def squared_variation(self, priors, mask=None):
         """Return cv ** 2 of `priors` `(batch, time, experts)` by `balance_form`, a scalar."""

@@ -19,7 +19,8 @@ class MixtureSoftmax(DOCOutput):
 
     Call arguments:
         inputs: `(batch, time, units)`, one tensor.
-        targets, mask, training, temperature: as in `DOCOutput`, but `mask` is one tensor.
+        targets, training, temperature: as in `DOCOutput`.
+        mask, inputs_mask: as in `DOCOutput`, but one tensor.
 
     Returns: as `DOCOutput`.
 
@@ -50,16 +51,8 @@ class MixtureSoftmax(DOCOutput):
         kwargs["latent_dropout_per_expert"] = latent_dropout_per_expert
         super().__init__(vocabulary_size, experts, latent_units, **kwargs)
 
-    def build(self, inputs_shape):
-        super().build([inputs_shape])
-
-    def call(self, inputs, targets=None, mask=None, training=False, temperature=None):
-        mask = None if mask is None else [mask]
-        return super().call([inputs], targets, mask, training, temperature)
-
-    def priors(self, inputs):
-        """Return pi, the weights of the experts, float32 `(batch, time, experts)`."""
-        return super().priors([inputs])
+    def _listed(self, of_inputs):
+        return [of_inputs]
 
     def get_config(self):
         return {**super().get_config(), "experts": self.experts[0]}

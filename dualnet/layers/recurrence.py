@@ -21,7 +21,8 @@ class Recurrence(SeededLayer):
     `keras.Sequential` (with `return_state=False`) and in `keras.layers.Bidirectional`. The masks
     of the cell's dropouts are drawn before the loop: a locked one once, the others for all steps.
     So are dropped-out weights. If the time is known to be 1 when the graph is built, there is no
-    loop. `dualnet.layers._segment` explains the loop and its backward pass.
+    loop. `dualnet.layers._segment` explains the loop and its backward pass. On TensorFlow, a model
+    of your own is exported within `without_gradients`.
 
     Products with matrices run in the compute dtype. Everything else, gates and states
     included, runs in the variable dtype: float32 under "mixed_bfloat16".
