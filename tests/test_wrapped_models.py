@@ -325,8 +325,8 @@ def test_a_member_that_decodes_the_past_learns_beside_one_that_knows_padding():
 def test_what_is_no_ensemble_is_told(base):
     stranger = language_model(len(WORDS), units=4)
     message = "`models` must have one vocabulary.*with 8 words. Train them on one corpus, read"
-    others = Vocabulary(WORDS.words[::-1]), Vocabulary(WORDS.words, documents="file")
-    for stranger.vocabulary in others:
+    for other in (Vocabulary(WORDS.words[::-1]), Vocabulary(WORDS.words, documents="file")):
+        stranger.vocabulary = other
         with pytest.raises(ValueError, match=message):
             dualnet.ensemble([base, stranger])
     with pytest.raises(ValueError, match="`members` must be a list of at least one model"):
