@@ -105,7 +105,7 @@ def look(
     (2, ['name', 'fixed', 'learning'])
     """
     if text is None:
-        required = "must be given: look(models, text), or look(text=...) for those of English."
+        required = "must be given: look(models, text), or look(text=...) for the English ones."
         raise ArgumentError("text", required)
     request = Looking.of(settings)
     request.check_adapts({"statistics": statistics})
