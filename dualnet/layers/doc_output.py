@@ -127,9 +127,9 @@ class DOCOutput(TiedLayer, SeededLayer):
             required = "must be 0 with a single expert, which needs no balance."
             raise ArgumentError("balance", required, balance=balance, experts=experts)
 
-    def _listed(self, of_inputs):
-        """Return a list of what there is of the inputs: one entry per layer that is read."""
-        return of_inputs
+    def _listed(self, of_layers):
+        """Return the shapes, tensors or masks of the layers that are read, as a list."""
+        return of_layers
 
     def build(self, inputs_shape):
         inputs_shape = self._listed(inputs_shape)

@@ -51,8 +51,8 @@ class MixtureSoftmax(DOCOutput):
         kwargs["latent_dropout_per_expert"] = latent_dropout_per_expert
         super().__init__(vocabulary_size, experts, latent_units, **kwargs)
 
-    def _listed(self, of_inputs):
-        return [of_inputs]
+    def _listed(self, of_layer):
+        return [of_layer]
 
     def get_config(self):
         return {**super().get_config(), "experts": self.experts[0]}
