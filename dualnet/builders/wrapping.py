@@ -228,7 +228,7 @@ def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     It has copies of their weights.
 
     Args:
-        models: list of `LanguageModel`, with one vocabulary.
+        models: list of `LanguageModel`, with one vocabulary that reads text in one way.
 
     Example:
 
