@@ -40,7 +40,7 @@ lint: .venv/.test
 	@$(BIN)/ruff format --check --quiet . || { echo "run: ruff format ."; exit 1; }
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache | tail -n 4
-	@$(BIN)/python .ci/code_lines
+	@$(BIN)/python .ci/code_tokens
 
 docs: .venv/.docs
 	@echo "== $$(date +%T) docs"; $(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning --keep-going \
