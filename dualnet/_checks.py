@@ -1,38 +1,19 @@
 """Checks of arguments, shared by the whole package."""
 
 import contextlib
-import dataclasses
 import difflib
-import functools
-import inspect
 import math
 import numbers
 import operator
 import os
 import re
-import reprlib
-import sys
-import types
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 StrPath = str | os.PathLike[str]
-Function = TypeVar("Function", bound=Callable[..., Any])
-NOUNS = {
-    str: "string", int: "integer", float: "number", bool: "truth value", np.ndarray: "array",
-    Any: "value", os.PathLike: "path", Path: "path", Callable: "function",
-}  # fmt: skip
-NUMBERS, PATHS = {int, float, types.NoneType}, {Path, os.PathLike[str]}
-WAYS_OUT = {
-    "LanguageModel": " Load one with dualnet.load, or build it.",
-    "TranslationModel": " Load one with dualnet.load, or train one on pairs.",
-    "Tokenizer": " For a list of words, give dualnet.text.Vocabulary(words).",
-}
 
 
 class ArgumentError(ValueError):
@@ -200,147 +181,3 @@ def extra(name: str, needs: str) -> Iterator[None]:
             f'{needs} ({error}). Install with `pip install "dualnet[{name}]"`, or in a checkout '
             f"with `pip install '.[{name}]'`."
         ) from error
-
-
-# --- by annotations
-
-
-def checked(function: Function) -> Function:
-    """Decorate a function whose arguments are of the kinds that their annotations say.
-
-    The function itself checks its numbers, of which most have a range. Of what can be read only
-    once, an iterator, the items are not checked.
-
-    Example:
-
-    >>> from dualnet._checks import checked
-    >>> @checked
-    ... def longest(texts: list[str]): ...
-    >>> longest("a b")
-    Traceback (most recent call last):
-    dualnet._checks.ArgumentError: `texts` must be a sequence of strings. Received: 'a b' of type
-    str.
-    """
-    signature = inspect.signature(function)
-
-    @functools.cache
-    def kinds() -> dict[str, tuple[Any, bool]]:
-        names, hints = function.__globals__, function.__annotations__
-        arguments = hints.keys() & signature.parameters
-        kinds = {name: _resolved(hints[name], names) for name in arguments}
-        return {name: (kind, {*_parts(kind)} <= NUMBERS) for name, kind in kinds.items()}
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            arguments = signature.bind(*args, **kwargs).arguments
-        except TypeError:  # Python says what is missing
-            return function(*args, **kwargs)
-        for name in arguments.keys() & kinds().keys():
-            (kind, is_number), value = kinds()[name], arguments[name]
-            if not is_number or isinstance(value, np.ndarray):
-                _check(name, value, kind)
-        return function(*args, **kwargs)
-
-    return typing.cast(Function, call)
-
-
-def check_fields(instance: Any) -> None:
-    """Raise `ArgumentError` for a field of a dataclass that its annotation does not allow."""
-    kind_of: Any = type(instance)
-    for name, kind in _kinds_of(kind_of).items():
-        _check(name, getattr(instance, name), kind)
-
-
-@functools.cache
-def _kinds_of(kind: Any) -> dict[str, Any]:
-    names = vars(sys.modules[kind.__module__])
-    return {field.name: _resolved(field.type, names) for field in dataclasses.fields(kind)}
-
-
-def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
-    return eval(annotation, names) if isinstance(annotation, str) else annotation
-
-
-def _check(name: str, value: Any, kind: Any) -> None:
-    parts = _parts(kind)
-    if (value is None and types.NoneType in parts) or type(value) is kind is not str:
-        return
-    parts = tuple(part for part in parts if part is not types.NoneType)
-    if parts == (bool,):
-        check_flag(name, value)
-    elif len(parts) == 2 and {*parts} in ({str, Path}, {str, os.PathLike[str]}):
-        check_path(name, value)
-    elif not _fits(value, kind):
-        way_out = "".join(WAYS_OUT.get(getattr(part, "__name__", ""), "") for part in parts)
-        received = f"{reprlib.repr(value)} of type {type(value).__name__}"
-        raise ArgumentError(name, f"must be {_words(kind)}. Received: {received}.{way_out}")
-
-
-@functools.cache
-def _parts(kind: Any) -> tuple[Any, ...]:
-    """Return the kinds of a union, or the one of another annotation."""
-    if isinstance(kind, TypeVar):
-        return _parts(kind.__bound__)
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if is_union else (types.NoneType if kind is None else kind,)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if type(value) is kind:
-        return True
-    parts = _parts(kind)
-    if len(parts) > 1:
-        # A name of an object, such as a card, may be its path.
-        names = str in parts and any(_is_ours(part) for part in parts)
-        if isinstance(value, (str, os.PathLike)) and (names or not PATHS.isdisjoint(parts)):
-            return _is_path(value)
-        return any(_fits(value, part) for part in parts)
-    origin, inner = typing.get_origin(parts[0]) or parts[0], typing.get_args(parts[0])
-    if origin in (Any, object):
-        return True
-    if origin is int:
-        return hasattr(value, "__index__") and not isinstance(value, bool) and np.ndim(value) == 0
-    if origin is float:
-        return is_number(value)
-    if origin is np.ndarray:
-        return isinstance(value, (list, tuple)) or hasattr(value, "__array__")
-    if not inner or not issubclass(origin, Iterable):
-        return isinstance(value, origin)
-    if issubclass(origin, Mapping):
-        names, items = (*inner, int)[:2]  # those of a Counter are integers
-        return isinstance(value, Mapping) and all(
-            _fits(key, names) and _fits(item, items) for key, item in value.items()
-        )
-    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-        return False
-    items = value if isinstance(value, Sized) else ()  # others can be read only once
-    if issubclass(origin, (tuple, list)) and not isinstance(value, (tuple, list)):
-        return False
-    if isinstance(value, Sized) and issubclass(origin, tuple) and inner[-1] is not ...:
-        return len(value) == len(inner) and all(map(_fits, value, inner))
-    return all(_fits(item, inner[0]) for item in items)
-
-
-def _is_ours(kind: Any) -> bool:
-    is_protocol = getattr(kind, "_is_protocol", False)
-    return getattr(kind, "__module__", "").startswith("dualnet") and not is_protocol
-
-
-def _words(kind: Any, *, many: bool = False) -> str:
-    """Return the noun for a value of `kind`, or for several of them."""
-    parts, inner = list(_parts(kind)), typing.get_args(kind)
-    if len(parts) > 1:
-        if str in parts and not PATHS.isdisjoint(parts):
-            parts.remove(str)
-        return " or ".join(dict.fromkeys(_words(part, many=many) for part in parts))
-    origin = typing.get_origin(parts[0]) or parts[0]
-    noun, of = NOUNS.get(origin, origin.__name__), ""
-    if inner and origin not in NOUNS:
-        is_dict = issubclass(origin, Mapping)
-        noun, of = "dict" if is_dict else "sequence", " of " + _words(inner[-is_dict], many=True)
-    if noun == "NoneType":
-        return "None"
-    if many:
-        return f"{noun}{'s' * noun.islower()}{of}"
-    return f"a{'n' * (noun[0] in 'aeiouAEIO')} {noun}{of}"

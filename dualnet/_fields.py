@@ -136,13 +136,11 @@ class Settings:
         return [field.name for field in dataclasses.fields(cls)]
 
     @classmethod
-    @_checks.checked
     def fields_of(cls, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return those of `arguments` that are fields."""
         return {name: arguments[name] for name in cls.names() if name in arguments}
 
     @classmethod
-    @_checks.checked
     def of(cls, arguments: Mapping[str, Any], *, what: str = "", way_out: str = "") -> Self:
         """Return the settings with the values in `arguments`.
 
@@ -162,7 +160,6 @@ class Settings:
         """Return the names and values of all fields."""
         return {name: getattr(self, name) for name in self.names()}
 
-    @_checks.checked
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of the fields `names` that are not None."""
         known, check = self.names(), _checks.check_choice
@@ -246,7 +243,7 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function], Function]:
-    """Decorate a `checked` function whose `**arguments` are the fields of `classes`.
+    """Decorate a function whose `**arguments` are the fields of `classes`.
 
     Its signature and help list all fields. The marker `{arguments}` in its docstring is replaced
     by their documentation.
@@ -266,7 +263,6 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
-        function = _checks.checked(function)
         *own, _ = signature.parameters.values()  # the last one is `**arguments`
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*own, *fields.values(), *others]

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, check_count, checked
+from dualnet._checks import ArgumentError, check_count
 
 _joined = False  # whether this process has joined the other hosts
 
@@ -25,7 +25,6 @@ class RowParallel(keras.distribution.DataParallel):
         return keras.distribution.TensorLayout([None] * len(data_shape), self.device_mesh)
 
 
-@checked
 def data_parallel(devices: int | str = "all") -> RowParallel:
     """Return a distribution over `devices`, for `keras.distribution.set_distribution`.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_count
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
 from dualnet.adaptation.dynamic import DynamicEvaluation, not_finite, result_of
@@ -135,7 +135,6 @@ class Learner:
     (True, 15, 176)
     """
 
-    @checked
     def __init__(
         self,
         model: LanguageModel,
@@ -221,7 +220,6 @@ class Learner:
 
     # --- files
 
-    @checked
     def save(self, path: StrPath) -> None:
         """Write the learner into one file, whole or not at all: arrays and JSON, no pickle."""
         state = self._state
@@ -237,7 +235,6 @@ class Learner:
         write_whole(path, file.getvalue())
 
     @classmethod
-    @checked
     def load(cls, path: StrPath, model: LanguageModel) -> "Learner":
         """Return the learner that `save` wrote; `model` must be the one that it learnt with."""
         with open_regular(path) as file:
@@ -318,7 +315,6 @@ class Learner:
         return result
 
 
-@checked
 def read_many(learners: Sequence[Learner], texts: Sequence[Any]) -> list[DynamicEvaluation]:
     """Let each learner read its own text, those of a kind side by side, as `Learner.read`.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import _checks
-from dualnet._checks import ArgumentError, StrPath, checked
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.metrics import Measuring
 
@@ -455,7 +455,6 @@ class Exporting(Settings):
             raise FileNotFoundError(f"{required} Received: {str(self.tokens)!r}.")
 
 
-@checked
 def format_of(path: StrPath) -> str:
     """Return the format that `export` takes from the suffix of `path`.
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dualnet import cards
-from dualnet._checks import ArgumentError, StrPath, check_choice, checked, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, check_choice, did_you_mean
 from dualnet._data import list_tables
 from dualnet.cards import Card, is_file, located
 
@@ -27,7 +27,6 @@ WAYS_OUT = {  # of arguments that no builder has
 }
 
 
-@checked
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Return the sorted names of the models that match `pattern`.
 
@@ -48,7 +47,6 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
 
-@checked
 def card(name: StrPath, corpus: str | None = None) -> Card:
     """Return the card of model `name` for `corpus`.
 
@@ -113,7 +111,6 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
     )
 
 
-@checked
 def build(
     name: StrPath, *, corpus: str | None = None, weights: str | None = None, **overrides: Any
 ) -> "LanguageModel":

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._backend import assign_all, restoring
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.adaptation.learner import SegmentLearner, make_learner
 from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
@@ -68,7 +68,6 @@ class DynamicEvaluation(Comparable):
         """-log2 p of each token, in bits: `token_losses` in another unit."""
         return self.token_losses / math.log(2)
 
-    @checked
     def plot(
         self, path: str | Path, *, static_losses: Sequence[float] | np.ndarray | None = None
     ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, checked
+from dualnet._checks import ArgumentError, check_count
 from dualnet.adaptation.learner import make_learner
 from dualnet.adaptation.rules import SquaredGradients
 from dualnet.adaptation.weights import Adapted, adapted, unfrozen
@@ -47,7 +47,6 @@ class GradientStatistics:
         return dict(zip(self.names, self.roots))
 
 
-@checked
 def gradient_statistics(
     model: LanguageModel,
     tokens: Any,

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, check_choice, checked
+from dualnet._checks import ArgumentError, check_choice
 
 COLUMNS = {"val": "val_perplexity", "train": "perplexity"}  # of metrics.csv
 
 
-@checked
 def learning_curves(runs: Mapping[str, str | Path], *, split: str = "val") -> dict[str, np.ndarray]:
     """Return the perplexity per epoch of several RUN folders, read from their metrics.csv.
 
@@ -42,7 +41,6 @@ def learning_curves(runs: Mapping[str, str | Path], *, split: str = "val") -> di
     return {name: _read_column(Path(run) / "metrics.csv", column) for name, run in runs.items()}
 
 
-@checked
 def plot_learning_curves(
     runs: Mapping[str, str | Path], path: str | Path, *, split: str = "val"
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError
 from dualnet.analysis.model_outputs import find_layer, read_outputs
 from dualnet.builders import Graph, LanguageModel, TranslationModel, check_language_model, reader_of
 from dualnet.corpora import PairSplit
@@ -45,7 +45,6 @@ class Shares:
     tokens: int
 
 
-@checked
 def expert_shares(
     model: LanguageModel, tokens: Any, *, sequence_length: int | None = None
 ) -> Shares:
@@ -120,7 +119,6 @@ def _sums_over_pairs(model: TranslationModel, pairs: Any) -> tuple[Any, int]:
     return sums, batches.num_tokens
 
 
-@checked
 def plot_expert_shares(shares: Shares, path: str | Path) -> None:
     """Draw the share of each expert as a PNG, coloured by layer, with a line at equal use.
 

@@ -8,14 +8,13 @@ import numpy as np
 from keras import ops
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, as_texts, check_count, checked, did_you_mean
+from dualnet._checks import ArgumentError, as_texts, check_count, did_you_mean
 from dualnet.analysis.model_outputs import find_layer
 from dualnet.builders import LanguageModel, check_language_model
 from dualnet.evaluation.arguments import check_tokens, vocabulary_of
 from dualnet.layers import IOGate
 
 
-@checked
 def favoured_words(
     model: LanguageModel,
     words: str | Sequence[str],
@@ -83,7 +82,6 @@ def favoured_words(
     return favoured
 
 
-@checked
 def plot_favoured_words(
     found: Mapping[str, Sequence[tuple[str, float]]],
     path: str | Path,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, check_count, check_penalty, checked
+from dualnet._checks import ArgumentError, check_count, check_penalty
 from dualnet.analysis.model_outputs import read_outputs
 from dualnet.builders import LanguageModel, check_language_model, questions
 from dualnet.evaluation.arguments import check_tokens
@@ -37,7 +37,6 @@ class Rank:
     shape: tuple[int, int]
 
 
-@checked
 def rank(
     model: LanguageModel,
     tokens: Any,
@@ -116,7 +115,6 @@ def rank(
     return Rank(int(np.sum(values > tolerance)), values, float(tolerance), (len(tokens), words))
 
 
-@checked
 def plot_singular_values(ranks: Mapping[str, Rank], path: str | Path) -> None:
     """Draw the singular values of several models as a PNG, with the tolerance of each.
 

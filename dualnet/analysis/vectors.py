@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice, check_flag, checked
+from dualnet._checks import ArgumentError, check_choice, check_flag
 from dualnet.analysis.model_outputs import read_outputs
 from dualnet.builders import Graph, LanguageModel, check_language_model
 from dualnet.evaluation.arguments import vocabulary_with_eos
@@ -53,7 +53,6 @@ class HiddenStates:
         return {name: np.add.reduceat(vectors, self.starts) / counts for name, vectors in layers}
 
 
-@checked
 def hidden_states(
     model: LanguageModel,
     text: str,

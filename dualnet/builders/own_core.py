@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.parts import check_registered, classes_in, entries_of
@@ -17,7 +17,6 @@ from dualnet.builders.parts import check_registered, classes_in, entries_of
 MOST_OBJECTS = 5_000  # layers, initializers and others, which Keras builds in up to 0.03 s each
 
 
-@checked
 def core_model(
     core: keras.Model | str,
     *,

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, checked
+from dualnet._checks import ArgumentError, check_choice
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.sharing import reading
 from dualnet.cards import with_vocabulary_size
@@ -59,7 +59,6 @@ def _line(text: str, names: Sequence[str]) -> str:
     return f"{len(names)} {text}: {', '.join(names)}." if names else ""
 
 
-@checked
 def weight_names(model: LanguageModel) -> dict[str, keras.Variable]:
     """Return every weight of `model` once, by its place in the graph.
 
@@ -121,7 +120,6 @@ def _paths(layer: keras.Layer) -> Iterator[tuple[str, keras.Variable]]:
         yield "/".join(parts), weight
 
 
-@checked
 def transfer(source: LanguageModel, target: LanguageModel, *, match: str = "ids") -> Transfer:
     """Copy each weight of `source` to the weight of `target` with its name and shape.
 
@@ -241,7 +239,6 @@ def _word_axes(model: LanguageModel) -> dict[str, tuple[int, int]]:
     return axes
 
 
-@checked
 def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = False) -> None:
     """Assign arrays, from another program for example, to the weights of `model` by name.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, check_count, checked
+from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
 from dualnet.builders.graph import Graph
 from dualnet.builders.memory import check_memory
@@ -59,7 +59,6 @@ def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     return tokens, states, new_states, logits, hidden, padded
 
 
-@checked
 def with_gate(
     model: LanguageModel, units: int = 300, *, dropout: float = 0.5, gate: str = "input"
 ) -> LanguageModel:
@@ -95,7 +94,6 @@ def with_gate(
     return _rebuild(model, {"gate": gate, "gate_units": units, "gate_dropout": dropout})
 
 
-@checked
 def with_cache(
     model: LanguageModel,
     size: int = 500,
@@ -221,7 +219,6 @@ def ensemble_model(
 BUILDERS["ensemble"] = ensemble_model
 
 
-@checked
 def ensemble(models: Sequence[LanguageModel]) -> LanguageModel:
     """Return one model whose probabilities are the mean of those of `models`.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, checked, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, check_choice, did_you_mean
 from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, has_unknown
 from dualnet.corpora.sources import SPLITS
@@ -75,7 +75,6 @@ class Corpus:
         """Return the ids of split `name`: "train", "valid" or "test"."""
         return getattr(self, check_choice("split", name, SPLITS))
 
-    @checked
     def batches(
         self, split: str, *, batch_size: int, sequence_length: int, **settings: Any
     ) -> "TokenBatches":
@@ -95,7 +94,6 @@ class Corpus:
         settings |= {"vocabulary": self.vocabulary, "batch_size": batch_size}
         return TokenBatches(self.split(split), sequence_length=sequence_length, **settings)
 
-    @checked
     def sentence_batches(
         self, split: str, *, batch_size: int, **settings: Any
     ) -> "SentenceBatches":
@@ -114,7 +112,6 @@ class Corpus:
         return SentenceBatches(self.split(split), **settings)
 
 
-@checked
 def load(
     name_or_folder: StrPath,
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_count
 from dualnet.corpora import number_words, pair_files
 from dualnet.corpora.corpus import choose_tokenizer
 from dualnet.corpora.encoding import Settings, learnt
@@ -104,7 +104,6 @@ class PairCorpus:
         return PairBatches(self.split(split), **words, **settings)
 
 
-@checked
 def load_pairs(
     folder: StrPath,
     *,

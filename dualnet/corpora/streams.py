@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_ids, checked
+from dualnet._checks import ArgumentError, check_count, check_ids
 
 
-@checked
 def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the inputs and targets of `batch_size` parallel streams.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_ids, check_positive, checked
+from dualnet._checks import ArgumentError, check_count, check_ids, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,6 @@ class Causality:
         return f"Not a function: the same tokens get other scores, by {self.difference:.2g} nats."
 
 
-@checked
 def check_causal(
     scorer: Callable[[np.ndarray], Any],
     tokens: Any,

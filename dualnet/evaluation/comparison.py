@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_ids, checked, finite, is_number
+from dualnet._checks import ArgumentError, check_ids, finite, is_number
 from dualnet.evaluation.arguments import check_tokens, perplexity_of_mean
 from dualnet.text import UNK, Tokenizer
 
@@ -89,7 +89,6 @@ class Totals:
         )
 
 
-@checked
 def comparable(
     tokenizer: Tokenizer, ids: np.ndarray | Sequence[np.ndarray], total_nats: float
 ) -> Comparable:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import checked
 from dualnet._columns import Column, labels_of, to_frame
 from dualnet.builders import LanguageModel, questions, reader_of
 from dualnet.corpora.sentence_pairs import SentencePair, read_pairs
@@ -121,7 +120,6 @@ class MinimalPairs:
         return to_frame(self.rows(), self.labels)
 
 
-@checked
 def minimal_pairs(
     model: LanguageModel, pairs: Any, *, column: Sequence[Column] | None = None
 ) -> MinimalPairs:

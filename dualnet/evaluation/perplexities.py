@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel, Reader, check_language_model, questions, reader_of
 from dualnet.corpora.sentence_batches import sentence_ends
@@ -152,7 +152,6 @@ def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
     )
 
 
-@checked
 def best_temperature(
     model: LanguageModel,
     tokens: Any,

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError
 from dualnet._columns import Column, Results, columns_of, texts_of
 from dualnet.builders import LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
@@ -83,7 +83,6 @@ def score(
 ) -> Scores: ...
 
 
-@checked
 def score(
     model: LanguageModel,
     text: Any,

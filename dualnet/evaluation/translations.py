@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dualnet._checks import ArgumentError, as_texts, check_choice, checked, extra
+from dualnet._checks import ArgumentError, as_texts, check_choice, extra
 
 EXTRA = ("translate", "BLEU, chrF and ROUGE need sacrebleu, sacremoses and rouge-score")
 PROTOCOLS = ("sacrebleu", "multi30k")
@@ -17,7 +17,6 @@ PACKAGES = {  # of each protocol
 ROUGES = {"rouge1": "rouge_1", "rouge2": "rouge_2", "rougeL": "rouge_l"}
 
 
-@checked
 def translation_metrics(
     hypotheses: str | Sequence[str],
     references: str | Sequence[str],
@@ -88,7 +87,6 @@ def translation_metrics(
     return result
 
 
-@checked
 def rouge(
     hypotheses: str | Sequence[str], references: str | Sequence[str], *, stem: bool = True
 ) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError
 from dualnet._columns import texts_of
 from dualnet.builders import Graph, TranslationModel, reader_of
 from dualnet.evaluation.arguments import check_translators
@@ -52,7 +52,6 @@ class Alignment:
         plot_attention(self.source, self.target, self.weights, path)
 
 
-@checked
 def alignments(
     model: TranslationModel,
     texts: str | Sequence[str],

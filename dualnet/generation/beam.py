@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from dualnet._backend import double_precision, like, top_k
-from dualnet._checks import ArgumentError, check_count, check_ids, checked
+from dualnet._checks import ArgumentError, check_count, check_ids
 from dualnet.builders import Graph, LanguageModel, Question, bucket_length, reader_of
 from dualnet.requests import Translating
 
@@ -74,7 +74,6 @@ class Finished(NamedTuple):
         ]
 
 
-@checked
 def beam_search(
     step: Step,
     states: Any,
@@ -428,7 +427,6 @@ def compiled_search(
     return Finished(**answer).hypotheses(limits)
 
 
-@checked
 def ensemble_step(steps: Sequence[Step]) -> Step:
     """Return one step for `beam_search` whose probabilities are the mean of those of `steps`.
 

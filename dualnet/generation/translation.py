@@ -8,7 +8,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._checks import checked
 from dualnet._columns import Column, Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
@@ -70,7 +69,6 @@ def translate(
 ) -> Results[list[str]]: ...
 
 
-@checked
 def translate(
     model: Models,
     texts: Any,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, checked, finite
+from dualnet._checks import ArgumentError, StrPath, finite
 from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
 from dualnet.builders import LanguageModel
@@ -57,7 +57,6 @@ class Page:
     units: int
     segment: int | None = None
 
-    @checked
     def save(self, path: StrPath) -> None:
         """Write the page to the file `path`; all or nothing."""
         check_output_file("output", path)

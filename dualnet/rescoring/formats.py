@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._files import written_beside
 from dualnet.corpora.pair_files import read_lines
 from dualnet.rescoring.lines import SPACES, finite_number, numbered_lines, words_of
@@ -25,7 +25,6 @@ FEATURES_AND_SCORE = re.compile(r"[^\s=]+=.*\|\|\|[^\s=]+", re.ASCII | re.DOTALL
 KALDI, MOSES = r"(?!score$)[^\s/]+", r"\S+"  # names of features, those of Kaldi being of files
 
 
-@checked
 def read_nbest(
     path: StrPath, *, format: str = "moses", scores: Sequence[StrPath] = ()
 ) -> Iterator[NBest]:
@@ -77,7 +76,6 @@ def read_nbest(
     return _lists(path, format, scores)
 
 
-@checked
 def write_nbest(path: StrPath, lists: Iterable[NBest], *, format: str = "moses") -> None:
     """Write n-best lists, whole or not at all, in the order in which they are given.
 

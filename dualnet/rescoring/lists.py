@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_fields, check_finite, checked
+from dualnet._checks import ArgumentError, check_choice, check_finite
 from dualnet.requests import MISSING
 from dualnet.rescoring.lines import words_of
 
@@ -45,7 +45,6 @@ class Hypothesis:
     line: int | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_fields(self)
         check_finite("score", self.score or 0.0)
         for name, number in self.numbers().items():
             check_finite(f"features[{name!r}]", number)
@@ -64,7 +63,6 @@ class Hypothesis:
             numbers |= values
         return numbers
 
-    @checked
     def total(self, weights: Mapping[str, float]) -> float:
         """Return the sum of the features times their `weights`; one without a weight has 0."""
         return _total(self.numbers(), weights)
@@ -89,7 +87,6 @@ class NBest:
     hypotheses: tuple[Hypothesis, ...]
 
     def __post_init__(self) -> None:
-        check_fields(self)
         if not self.hypotheses:
             received = f"Received: none in the list {self.id!r}."
             raise ArgumentError("hypotheses", f"must be at least one. {received}")

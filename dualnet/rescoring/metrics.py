@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_choice, checked, extra
+from dualnet._checks import ArgumentError, check_choice, extra
 from dualnet.rescoring.lines import SPACES
 from dualnet.rescoring.trees import ROOTS, TAG, TRACE, Tree, category, parse_tree
 
@@ -72,7 +72,6 @@ class BracketF1:
     longest: int | None = None
     higher_is_better: ClassVar[bool] = True
 
-    @checked
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the brackets of a sentence that match, of its hypothesis, of its reference.
 
@@ -175,7 +174,6 @@ class Bleu:
             import sacrebleu
         self._bleu: Any = sacrebleu.BLEU(effective_order=True)  # counts are the same without
 
-    @checked
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the ten statistics of a sentence, float64."""
         score = self._bleu.sentence_score(hypothesis, [reference])
@@ -218,7 +216,6 @@ class Wer:
             import jiwer
         self._process: Any = jiwer.process_words
 
-    @checked
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray:
         """Return the errors of a sentence and the words of its reference, float64."""
         # jiwer itself divides words at spaces alone.

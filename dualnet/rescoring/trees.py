@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-from dualnet._checks import ArgumentError, StrPath, check_fields, checked
+from dualnet._checks import ArgumentError, StrPath
 from dualnet.rescoring.lines import SPACES, Line, finite_number, numbered_lines, words_of
 
 TAG = "XX"  # of a word whose own the linear form has dropped
@@ -50,7 +50,6 @@ class Tree:
     children: tuple[Tree | str, ...]
 
     def __post_init__(self) -> None:
-        check_fields(self)
         words = [child for child in self.children if isinstance(child, str)]
         if words and len(self.children) > 1:
             where = f"with the word {words[0]!r} in the bracket {self.label!r}"
@@ -107,7 +106,6 @@ class Candidate(NamedTuple):
     score: float | None
 
 
-@checked
 def read_trees(path: StrPath) -> Iterator[Tree]:
     """Read bracketed trees, such as those of the Penn Treebank, one after the other.
 
@@ -141,7 +139,6 @@ def read_trees(path: StrPath) -> Iterator[Tree]:
             yield tree
 
 
-@checked
 def read_tree_nbest(path: StrPath) -> Iterator[list[Candidate]]:
     """Read n-best lists of bracketed trees, those of one sentence after the other.
 
@@ -194,7 +191,6 @@ def numbered_nbest(path: StrPath) -> Iterator[list[tuple[int, Candidate]]]:
         yield candidates
 
 
-@checked
 def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     """Return the one tree that `text` holds, in brackets or in the linear form.
 
@@ -224,7 +220,6 @@ def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     return trees[0]
 
 
-@checked
 def linearize(tree: Tree) -> str:
     """Return a tree as the text that a language model learns: `(X … )X`, without tags.
 
@@ -242,7 +237,6 @@ def linearize(tree: Tree) -> str:
     return " ".join([f"({tree.label}", *map(linearize, tree.trees), f"){tree.label}"])
 
 
-@checked
 def clean(tree: Tree) -> Tree:
     """Return `tree` as parsers write it: without traces, functions and the outer bracket.
 

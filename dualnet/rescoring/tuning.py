@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from dualnet._checks import ArgumentError, StrPath, check_count, check_finite, checked, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, check_count, check_finite, did_you_mean
 from dualnet._files import write_whole
 from dualnet._toml import read_toml
 from dualnet.rescoring.lists import NBest, numbers_of, weighted, with_scores
@@ -63,7 +63,6 @@ class Comparison:
     difference: Figure
 
 
-@checked
 def tune(
     lists: Sequence[NBest],
     references: Sequence[str],
@@ -114,7 +113,6 @@ def tune(
     return search.run(np.random.default_rng(seed), starts)
 
 
-@checked
 def compare(
     lists: Sequence[NBest],
     references: Sequence[str],
@@ -166,7 +164,6 @@ def compare(
     return Comparison(*figures)
 
 
-@checked
 def save_weights(path: StrPath, weights: Mapping[str, float], **about: Any) -> None:
     """Write weights as TOML, with the values `about` how they were found.
 
@@ -189,7 +186,6 @@ def save_weights(path: StrPath, weights: Mapping[str, float], **about: Any) -> N
     )
 
 
-@checked
 def load_weights(path: StrPath) -> dict[str, float]:
     """Return the weights of a TOML file, which has a table `[weights]` of numbers.
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dualnet._checks import StrPath, checked
+from dualnet._checks import StrPath
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs.run import Run
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["corpus_of_run", "load", "read_card"]
 
 
-@checked
 def read_card(folder: StrPath) -> Card:
     """Return the card of a RUN folder: the model, its settings, and what it was trained on.
 
@@ -47,7 +46,6 @@ def read_card(folder: StrPath) -> Card:
     return Run.open_folder(folder).card
 
 
-@checked
 def load(path: StrPath) -> "LanguageModel":
     """Load the model of a RUN folder, with its best weights, or of a `.keras` file.
 
@@ -75,7 +73,6 @@ def load(path: StrPath) -> "LanguageModel":
     return Run.open(path).model()
 
 
-@checked
 def corpus_of_run(folder: StrPath) -> Corpus | PairCorpus:
     """Load the corpus that the model of a RUN folder was trained on, with its vocabulary.
 

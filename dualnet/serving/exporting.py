@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from filelock import FileLock
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._fields import documented
 from dualnet._files import LOCK, flush
 from dualnet.builders import LanguageModel, TranslationModel
@@ -27,7 +27,6 @@ from dualnet.text.loading import TOKENIZER_FILES
 from dualnet.text.plain_text import check_text
 
 
-@checked
 def endpoints(
     model: LanguageModel, *, format: str = "saved_model", learn: str | Sequence[str] | None = None
 ) -> list[str]:
@@ -63,7 +62,6 @@ def endpoints(
     return ["score", "step", "predict_next", *text, *learning]
 
 
-@checked
 def why_no_text(model: LanguageModel) -> str:
     """Return the reason why `export` writes no endpoint that reads text, or "".
 

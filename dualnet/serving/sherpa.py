@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, checked
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.builders import LanguageModel
 from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
@@ -52,7 +52,6 @@ class TokenMap:
         return f"Tokens: {len(self.scored)}; {unknown}. {unused}."
 
 
-@checked
 def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
     """Return the map from the tokens of a recogniser to the units of a model.
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count, checked
+from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet.text.library_tokenizer import LibraryTokenizer, alphabet, library_errors
 from dualnet.text.plain_text import END, EOS, UNK, check_text
 
@@ -14,7 +14,6 @@ LONGEST_WORD = 100  # characters that the library's word-piece reads at once
 MOST_UNITS = 10**6  # for which the library reserves memory
 
 
-@checked
 def train_tokenizer(
     texts: Iterable[str],
     kind: str = "bpe",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, byte_units, parsed
 from dualnet.text.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -25,7 +25,6 @@ KINDS: dict[str, type[Tokenizer]] = {
 TOKENIZER_FILES = tuple(dict.fromkeys(kind.file_name for kind in KINDS.values()))
 
 
-@checked
 def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = False) -> Tokenizer:
     """Return the tokeniser in a file: what `Tokenizer.save` wrote, or one of another program.
 
@@ -85,7 +84,6 @@ def tokenizer_suffix(path: StrPath) -> str | None:
     return next((end for end in FORMATS if os.fspath(path).lower().endswith(end)), None)
 
 
-@checked
 def from_config(config: Mapping[str, Any]) -> Tokenizer:
     """Return the tokeniser whose `get_config` is `config`.
 

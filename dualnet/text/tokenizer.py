@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag, checked
+from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag
 from dualnet.text.plain_text import DOCUMENTS, ENDS, EOS, UNK, check_text, documents_of, marked
 
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
@@ -188,7 +188,6 @@ class Tokenizer(abc.ABC):
         used = len(texts) if texts[-1] else 0
         return texts[:used], np.array(starts[:used], "int64")
 
-    @checked
     def id(self, word: str) -> int:
         """Return the id of the unit that is shown as `word`, or of `<unk>`, if there is one."""
         i = self._ids.get(word, self.unk_id)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_count
 from dualnet._files import write_whole
 from dualnet.text.plain_text import END, ENDS, EOS, UNK, blocks, check_text, words_of
 from dualnet.text.tokenizer import Tokenizer
@@ -102,7 +102,6 @@ class Vocabulary(Tokenizer):
         write_whole(path, self._as_bytes())
 
     @classmethod
-    @checked
     def load(cls, path: StrPath, *, lowercase: bool = False, documents: str = "line") -> Self:
         """Return the vocabulary that `save` wrote to the file `path`."""
         text = "".join(blocks(path))
@@ -112,7 +111,6 @@ class Vocabulary(Tokenizer):
         return {**super().get_config(), "words": [*self.words]}
 
     @classmethod
-    @checked
     def from_counts(
         cls,
         counts: Counter[str],

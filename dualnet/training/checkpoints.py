@@ -13,7 +13,7 @@ import numpy as np
 
 from dualnet import _files
 from dualnet._backend import assign_all
-from dualnet._checks import check_count, check_fields
+from dualnet._checks import check_count
 from dualnet._files import DamagedError, sha256_of
 from dualnet.builders import LanguageModel
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
@@ -155,7 +155,6 @@ def _read(path: Path) -> Progress:
     body = _files.unseal(path, PROGRESS)
     try:
         progress = Progress(**body)
-        check_fields(progress)
         check_count("step", progress.step, least=0)
     except (TypeError, ValueError):
         raise DamagedError(f"{PROGRESS} is of another release") from None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import builders, zoo
-from dualnet._checks import ArgumentError, StrPath, checked
+from dualnet._checks import ArgumentError, StrPath
 from dualnet.cards import Card
 from dualnet.corpora import Corpus
 from dualnet.runs import load, read_card
@@ -20,7 +20,6 @@ from dualnet.training.loop import Run, train
 GATED = "zaremba_medium_iog"  # provides the recipe and the gate of Takase et al.
 
 
-@checked
 def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **settings: Any) -> Run:
     """Train an input-to-output gate on the logits of the model in the RUN folder `run`.
 
@@ -69,7 +68,6 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
     return train(card, corpus, output=output, weights=run, **settings)
 
 
-@checked
 def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
     """Write a RUN folder of the ensemble of the models in the RUN folders `runs`.
 

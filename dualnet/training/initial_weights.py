@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dualnet import corpora
-from dualnet._checks import ArgumentError, check_choice, check_fields, checked
+from dualnet._checks import ArgumentError, check_choice
 from dualnet.builders import LanguageModel, Transfer, transfer, weight_names
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
@@ -40,7 +40,6 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
     # Of a corpus that is loaded, `vocabulary_size` is an argument of the builder.
     names = {*fields} - ({"vocabulary_size"} if is_loaded else set())
     asked = ReadingCorpus(**{name: options.pop(name) for name in names & options.keys()})
-    check_fields(asked)
     read_as = asked.changed()
     for name in read_as if is_loaded else ():
         message = f"must be None for a `{type(corpus).__name__}`, which is read already."
@@ -51,7 +50,6 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
     return read_as, options
 
 
-@checked
 def load_corpus(
     corpus: AnyCorpus | str,
     source: LanguageModel | None,

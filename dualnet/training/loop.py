@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from dualnet import runs, zoo
-from dualnet._checks import StrPath, check_count, checked
+from dualnet._checks import StrPath, check_count
 from dualnet._fields import documented
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
@@ -214,7 +214,6 @@ def train(
         return _finish(start, evaluate=evaluate)
 
 
-@checked
 def epoch_seconds(
     name: StrPath | Card,
     corpus: Corpus | PairCorpus | str,

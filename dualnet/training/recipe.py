@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_factor, check_fraction, checked, did_you_mean
+from dualnet._checks import ArgumentError, check_factor, check_fraction, did_you_mean
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.builders.parts import part_options
@@ -227,7 +227,6 @@ class Recipe(Settings):
         return OPTIMIZERS[self.optimizer](**settings)
 
 
-@checked
 def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:
     """Return the builder's arguments and the recipe of `card`, both with `overrides`.
 

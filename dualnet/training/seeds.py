@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet._checks import ArgumentError, StrPath, checked, is_number
+from dualnet._checks import ArgumentError, StrPath, is_number
 from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
@@ -23,7 +23,6 @@ SEEDS = "seeds.json"
 FIGURES = ("valid_", "test_")  # begin the names of those that are compared
 
 
-@checked
 def train_seeds(
     name: StrPath | Card,
     corpus: Corpus | PairCorpus | str,

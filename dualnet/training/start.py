@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, StrPath, check_count, checked
+from dualnet._checks import ArgumentError, StrPath, check_count
 from dualnet._contexts import dtype_policy
 from dualnet._files import claim, is_used, read_json, remove_unfinished, sha256_of_data
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
@@ -241,7 +241,6 @@ def fit_to_corpus(
 # --- card, batches and model
 
 
-@checked
 def card_for(name: StrPath, corpus: Corpus | PairCorpus | str) -> Card:
     """Return the card of model `name`: the one for `corpus` if it exists, else the default.
 
@@ -265,7 +264,6 @@ def card_for(name: StrPath, corpus: Corpus | PairCorpus | str) -> Card:
     return zoo.card(name, next(choices, None))
 
 
-@checked
 def batches_of(
     corpus: Corpus | PairCorpus, split: str, recipe: Recipe, *, seed: int | None = None
 ) -> Any:

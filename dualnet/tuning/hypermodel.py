@@ -7,7 +7,7 @@ import keras
 import keras_tuner
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, checked
+from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel
 from dualnet.corpora import Corpus
 from dualnet.training import Recipe, batches_of, card_for, split_overrides
@@ -50,7 +50,6 @@ class HyperModel(keras_tuner.HyperModel):
     ('dual_mdlstm', 'plain')
     """
 
-    @checked
     def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
         if job.kind != "training":
             received = f"{job.name!r} of the kind {job.kind!r}. Use dualnet.tuning.search"

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import tomli_w
 
-from dualnet._checks import ArgumentError, check_fields, checked, is_number, whole_number
+from dualnet._checks import ArgumentError, is_number, whole_number
 from dualnet._fields import Settings, choice, count, positive
 from dualnet._toml import OTHERS, Kind
 from dualnet.cards import SIZES
@@ -327,7 +327,6 @@ class Job(Settings):
         object.__setattr__(self, "space", space)
 
     def check(self) -> None:
-        check_fields(self)
         if not 0 <= self.seed < 2**32:
             self.refuse("seed", "must be from 0 to 2**32 - 1.")
         options = TUNERS[self.tuner]
@@ -348,7 +347,6 @@ class Job(Settings):
         searched = {parameter.name: parameter for parameter in self.space}
         hp.merge([parameter.declaration(searched) for parameter in self.space], overwrite=False)
 
-    @checked
     def settings(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a trial: the fixed ones and the drawn ones.
 
@@ -369,13 +367,11 @@ class Job(Settings):
                 raise ArgumentError("values", f"must hold all active ones. Received: {received}")
         return active
 
-    @checked
     def drawn(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the searched settings that are active in `values`, decoded."""
         active = self.settings(values)
         return {p.name: active[p.name] for p in self.space if p.name in active}
 
-    @checked
     def with_settings(self, overrides: Mapping[str, Any]) -> Self:
         """Return a copy with these values fixed instead of searched, as `--set` does.
 

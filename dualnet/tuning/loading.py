@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import StrPath, checked, did_you_mean
+from dualnet._checks import StrPath, did_you_mean
 from dualnet._data import folder, list_tables
 from dualnet._toml import OTHERS, at_line, check_keys, line_of, read_toml
 from dualnet.tuning.job import PARAMETER, SCHEMA, VALUE, Job, JobError, Parameter, parse_count
 
 
-@checked
 def list_jobs(pattern: str = "*") -> list[str]:
     """Return the sorted names of dualnet's jobs that match `pattern`.
 
@@ -27,7 +26,6 @@ def list_jobs(pattern: str = "*") -> list[str]:
     return fnmatch.filter(list_tables("tuning"), pattern)
 
 
-@checked
 def load_job(name: StrPath) -> Job:
     """Return the job `name`.
 
