@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import inspect
-import re
+import itertools
+import sys
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -17,8 +19,6 @@ import numpy as np
 from dualnet import _checks
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-SECTION = re.compile(r"Args(?: \((.+)\))?:")  # of a docstring; a title makes it a group of options
-ENTRY = re.compile(r"    (\w+): (.*)")
 
 
 def field(
@@ -26,6 +26,7 @@ def field(
     check: Callable[[str, Any], Any] | None = None,
     *,
     unless: Mapping[str, Any] | None = None,
+    group: str | None = None,
     **option: Any,
 ) -> Any:
     """Return a field of `Settings`.
@@ -34,9 +35,10 @@ def field(
         default: Its default; without one, it must be given.
         check: Function of the name and a value, which raises `ArgumentError` to refuse it.
         unless: Settings, each with the value beside which the field has no effect.
+        group: Title of a group of options, by default that of its class.
         **option: Arguments of its option on the command line, see `cli.command`.
     """
-    metadata = {"check": check, "unless": unless or {}, "option": option}
+    metadata = {"check": check, "unless": unless or {}, "group": group, "option": option}
     if isinstance(default, list):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -71,25 +73,20 @@ class Settings:
     field is given if it differs from its default, and from False. `check` has all other rules that
     concern several fields.
 
-    The entry of a field in the section "Args" of its class documents it, in Python and on the
-    command line, where the title in "Args (title)" is that of a group of options.
+    The string under a field documents it, in Python and on the command line, where `group` is the
+    title of the options of a class.
 
     Example:
 
-    >>> from dualnet._fields import Settings
-    >>> class Layer(Settings):
-    ...     '''A layer.
-    ...
-    ...     Args:
-    ...         units: Size of the output.
-    ...     '''
-    ...     units: int = 8
-    >>> Layer.documentation()
-    {'units': 'Size of the output.'}
-    >>> Layer(units=0)
+    >>> from dualnet.requests import Scoring
+    >>> Scoring.documentation()
+    {'temperature': 'float above 0. Divide the logits by it.'}
+    >>> Scoring(temperature=0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    dualnet._checks.ArgumentError: `units` must be an integer of at least 1. Received: units=0.
+    dualnet._checks.ArgumentError: `temperature` must be a finite number above 0, ...
     """
+
+    group: ClassVar[str] = ""
 
     needs: ClassVar[Mapping[str, Iterable[str]]] = {}
     excludes: ClassVar[Mapping[str, Iterable[str]]] = {}
@@ -186,33 +183,46 @@ class Settings:
 
     @classmethod
     def groups(cls) -> dict[str, dict[str, str]]:
-        """Return the documentation of the fields by the titles of groups, "" for no title.
+        """Return the documentation of the fields by the titles of their groups, "" for none.
 
         That of a class replaces that of its bases.
         """
         titles: dict[str, str] = {}
         texts: dict[str, str] = {}
-        for base in reversed(cls.__mro__):
-            title, name = None, ""
-            for line in inspect.cleandoc(base.__dict__.get("__doc__") or "").splitlines():
-                if section := SECTION.fullmatch(line):
-                    title = section[1] or ""
-                elif title is not None and (entry := ENTRY.match(line)):
-                    name, texts[entry[1]] = entry[1], entry[2]
-                    titles[name] = title
-                elif title is not None and line.startswith("        "):
-                    texts[name] += f" {line.strip()}"
-                else:
-                    title = None
+        for base in reversed(cls.__mro__[: -len(Settings.__mro__)]):
+            for name, text in _texts(base.__module__).get(base.__name__, {}).items():
+                texts[name] = text
+                titles[name] = vars(base).get("group", "")
         groups: dict[str, dict[str, str]] = {"": {}}
-        for name in cls.names():
-            groups.setdefault(titles[name], {})[name] = texts[name]
+        for field in dataclasses.fields(cls):
+            if field.name in cls.names():
+                group = field.metadata.get("group")
+                title = titles.get(field.name, "") if group is None else group
+                groups.setdefault(title, {})[field.name] = texts.get(field.name, "")
         return groups
 
     @classmethod
     def documentation(cls) -> dict[str, str]:
         """Return the documentation of each field."""
         return {name: text for group in cls.groups().values() for name, text in group.items()}
+
+
+@functools.cache
+def _texts(module: str) -> dict[str, dict[str, str]]:
+    """Return the strings under the fields of each class of a module, from its source."""
+    classes = ast.walk(ast.parse(inspect.getsource(sys.modules[module])))
+    return {
+        node.name: {
+            field.target.id: " ".join(str(text.value.value).split())
+            for field, text in itertools.pairwise(node.body)
+            if isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        }
+        for node in classes
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:

@@ -42,15 +42,14 @@ def check_top_k(name: str, value: Any) -> None:
 
 
 class Measuring(Settings):
-    """What is measured beside the perplexity.
+    """What is measured beside the perplexity."""
 
-    Args (how to read):
-        top_k: ints, at least 1. Also compute the share of tokens that are among the k likeliest
-            units, for each k. A unit as likely as the token counts as likelier, so that a model
-            that cannot tell units apart scores 0. Excludes MC dropout.
-    """
+    group = "how to read"
 
     top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int, nargs="+")
+    """ints, at least 1. Also compute the share of tokens that are among the k likeliest units, for
+    each k. A unit as likely as the token counts as likelier, so that a model that cannot tell units
+    apart scores 0. Excludes MC dropout."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

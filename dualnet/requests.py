@@ -16,26 +16,25 @@ from dualnet.metrics import Measuring
 
 
 class ReadingCorpus(Settings):
-    """How a corpus given by name is read, see `corpora.load`; on resuming, as before.
-
-    Args:
-        tokenizer: words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train
-            with N units; or the path of a tokenizer.json, or of a .model of SentencePiece (default:
-            bpe:N with an N that suits the text; words for a named corpus and for a text whose rare
-            words are <unk>).
-        documents: What ends a document (read as <eos>): line (default), blank-line or file.
-        fractions: Shares of the lines of a text file (default: 90 5 5).
-        vocabulary_size: Read the text as words, as many as this with <eos> and <unk>; rarer ones
-            are <unk>.
-        min_count: Read the text as words; those that train has less often are <unk> (default: 2;
-            1 for a text whose rare words are <unk>).
-    """
+    """How a corpus given by name is read, see `corpora.load`; on resuming, as before."""
 
     tokenizer: StrPath | None = None
+    """words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train with N units;
+    or the path of a tokenizer.json, or of a .model of SentencePiece (default: bpe:N with an N that
+    suits the text; words for a named corpus and for a text whose rare words are <unk>)."""
+
     documents: str | None = field(None, metavar="END")
+    """What ends a document (read as <eos>): line (default), blank-line or file."""
+
     fractions: Sequence[float] | None = None
+    """Shares of the lines of a text file (default: 90 5 5)."""
+
     vocabulary_size: int | None = count(None, least=2)
+    """Read the text as words, as many as this with <eos> and <unk>; rarer ones are <unk>."""
+
     min_count: int | None = count(None, least=1)
+    """Read the text as words; those that train has less often are <unk> (default: 2; 1 for a text
+    whose rare words are <unk>)."""
 
 
 # --- scores, and static evaluation
@@ -48,52 +47,55 @@ check_temperature = _checks.number_check(
 
 
 class Scoring(Settings):
-    """How texts are scored.
-
-    Args:
-        temperature: float above 0. Divide the logits by it.
-    """
+    """How texts are scored."""
 
     temperature: float = field(1.0, check_temperature, metavar="T")
+    """float above 0. Divide the logits by it."""
 
 
 class Reading(Scoring):
-    """How a text is read: as a stream, or by sentence.
+    """How a text is read: as a stream, or by sentence."""
 
-    Args (how to read):
-        sequence_length: int. Tokens per step. None by sentence.
-        by_sentence: bool. Read each sentence from the zero state.
-    """
+    group = "how to read"
 
     sequence_length: int | None = count(None, least=1)
+    """int. Tokens per step. None by sentence."""
+
     by_sentence: bool = False
+    """bool. Read each sentence from the zero state."""
+
     excludes = {"by_sentence": ["sequence_length"]}  # each sentence is read whole
 
 
 class Evaluating(Measuring, Reading):
-    """How the loss of a model on a text is computed, its weights fixed.
+    """How the loss of a model on a text is computed, its weights fixed."""
 
-    Args (how to read):
-        batch_size: int. Number of parallel streams that the text is read as: faster, but each
-            starts from the zero state. Must be 1 by sentence and with a window.
-        sequence_length: int. Tokens per step; about 2048 / `batch_size` by default, and 70 with
-            MC dropout. None by sentence and with a window.
-        window: int, at least 1. Tokens after which the state is zeroed; by default it is carried
-            over the whole text. Excludes `by_sentence`.
-    Args (dropout samples):
-        mc_dropout_samples: int. Number of passes with dropout whose probabilities are averaged; 0
-            for one pass without.
-        dropout_scale: float above 0, at most 1. With MC dropout, multiply the dropout rates of
-            the model, its builder's arguments `..._dropout`, by it.
-        seed: int, at least 0. Random seed of the masks, which depend on it and the other
-            arguments alone.
-    """
+    group = "how to read"
 
     batch_size: int = count(1, least=1)
+    """int. Number of parallel streams that the text is read as: faster, but each starts from the
+    zero state. Must be 1 by sentence and with a window."""
+
     window: int | None = count(None, least=1)
-    mc_dropout_samples: int = count(0, flags=["--samples"])
-    dropout_scale: float = field(1.0, _checks.check_factor)
-    seed: int = count(0)
+    """int, at least 1. Tokens after which the state is zeroed; by default it is carried over the
+    whole text. Excludes `by_sentence`."""
+
+    mc_dropout_samples: int = count(0, flags=["--samples"], group="dropout samples")
+    """int. Number of passes with dropout whose probabilities are averaged; 0 for one pass without.
+    """
+
+    dropout_scale: float = field(1.0, _checks.check_factor, group="dropout samples")
+    """float above 0, at most 1. With MC dropout, multiply the dropout rates of the model, its
+    builder's arguments `..._dropout`, by it."""
+
+    seed: int = count(0, group="dropout samples")
+    """int, at least 0. Random seed of the masks, which depend on it and the other arguments alone.
+    """
+
+    sequence_length: int | None = count(None, least=1)
+    """int. Tokens per step; about 2048 / `batch_size` by default, and 70 with MC dropout. None by
+    sentence and with a window."""
+
     needs = {"mc_dropout_samples": ["dropout_scale"]}
     excludes = {
         "by_sentence": ["window", "batch_size"],  # each starts from the zero state
@@ -135,26 +137,30 @@ def check_weights(name: str, value: Any) -> None:
 
 
 class Learning(Settings):
-    """The rule by which weights learn from a text.
+    """The rule by which weights learn from a text."""
 
-    Args (learning while reading):
-        rule: "nadam", "sgd" or "rms". By default the rule and settings of a shipped model's own
-            figures, and "nadam" for any other.
-        learning_rate: float above 0, or "auto": found on validation text, see the guide, and kept
-            in the RUN. By default "auto" for the model of a RUN whose text is at hand; for any
-            other that of the rule, see `RULES`.
-        decay: float, at least 0. Pull to the initial weights ("sgd", "rms").
-        epsilon: float above 0. Added to the divisor of the gradient ("nadam", "rms").
-        beta_1: float, at least 0 and below 1. Momentum ("nadam"), 0 by default.
-        clipnorm: float above 0. Clip each weight's gradient to this norm.
-    """
+    group = "learning while reading"
 
     rule: str | None = choice(None, RULES)
+    """"nadam", "sgd" or "rms". By default the rule and settings of a shipped model's own figures,
+    and "nadam" for any other."""
+
     learning_rate: float | str | None = field(None, check_rate_or_auto, hidden=True)
+    """float above 0, or "auto": found on validation text, see the guide, and kept in the RUN. By
+    default "auto" for the model of a RUN whose text is at hand; for any other that of the rule, see
+    `RULES`."""
+
     decay: float | None = field(None, hidden=True)
+    """float, at least 0. Pull to the initial weights ("sgd", "rms")."""
+
     epsilon: float | None = positive(None, hidden=True)
+    """float above 0. Added to the divisor of the gradient ("nadam", "rms")."""
+
     beta_1: float | None = field(None, _checks.check_fraction, hidden=True)
+    """float, at least 0 and below 1. Momentum ("nadam"), 0 by default."""
+
     clipnorm: float | None = positive(None, hidden=True)
+    """float above 0. Clip each weight's gradient to this norm."""
 
     def check(self) -> None:
         super().check()
@@ -189,56 +195,65 @@ class Learning(Settings):
 
 
 class DynamicEvaluating(Reading, Learning):
-    """How the loss of a model on a text is computed while its weights learn from it.
-
-    Args:
-        temperature: float above 0. Divide the logits by it, in the score and in the step.
-        sequence_length: int. Tokens per update; default by rule. None by sentence.
-        by_sentence: bool. Read each sentence from the zero state, and learn from it in one step.
-    Args (learning while reading):
-        adapt: str or list of str. Which weights learn: "all" (default); a station, "connection",
-            "recurrence", "output", "embedding"; names or patterns of `weight_names`, such as
-            "recurrence_1/*"; "output_bias", added to the logits; "matrix" or "matrix:RANK", the
-            adaptation matrix on what the output reads; "recurrent_matrix", likewise of a rank,
-            inside the last recurrent layer; "output_matrix:RANK", a difference of the output
-            matrix. Several are given as a list.
-    """
+    """How the loss of a model on a text is computed while its weights learn from it."""
 
     adapt: str | Sequence[str] | None = field(
-        None, check_weights, flags=["--adapt-weights"], nargs="+", metavar="WEIGHTS"
+        None,
+        check_weights,
+        flags=["--adapt-weights"],
+        nargs="+",
+        metavar="WEIGHTS",
+        group="learning while reading",
     )
+    """str or list of str. Which weights learn: "all" (default); a station, "connection",
+    "recurrence", "output", "embedding"; names or patterns of `weight_names`, such as
+    "recurrence_1/*"; "output_bias", added to the logits; "matrix" or "matrix:RANK", the adaptation
+    matrix on what the output reads; "recurrent_matrix", likewise of a rank, inside the last
+    recurrent layer; "output_matrix:RANK", a difference of the output matrix. Several are given as a
+    list."""
+
+    temperature: float = field(1.0, check_temperature, metavar="T")
+    """float above 0. Divide the logits by it, in the score and in the step."""
+
+    sequence_length: int | None = count(None, least=1)
+    """int. Tokens per update; default by rule. None by sentence."""
+
+    by_sentence: bool = False
+    """bool. Read each sentence from the zero state, and learn from it in one step."""
 
     def which(self) -> str | Sequence[str] | None:
         return self.adapt
 
 
 class Teaching(Learning):
-    """How a `Learner` learns from what it reads.
-
-    Args:
-        rule: "nadam", "sgd" or "rms". By default that of a shipped model's own figures, and "sgd"
-            for any other.
-        learning_rate: float above 0. By default that of the rule, see `RULES`.
-        sequence_length: int. Tokens per update; default by rule.
-    """
+    """How a `Learner` learns from what it reads."""
 
     sequence_length: int | None = count(None, least=1)
+    """int. Tokens per update; default by rule."""
+
+    rule: str | None = choice(None, RULES)
+    """"nadam", "sgd" or "rms". By default that of a shipped model's own figures, and "sgd" for any
+    other."""
+
+    learning_rate: float | str | None = field(None, check_rate_or_auto, hidden=True)
+    """float above 0. By default that of the rule, see `RULES`."""
 
 
 class Adapting(Learning):
-    """How weights learn from the texts that are read, if they do.
+    """How weights learn from the texts that are read, if they do."""
 
-    Args (learning while reading):
-        adapt: bool. Learn from each text, in one step, after it is scored, as in
-            `dynamic_evaluation` by sentence. The weights are restored at the end, and on error.
-        adapt_weights: str or list of str. Which weights learn, as `adapt` of
-            `dynamic_evaluation`: "all" (default), "connection", "matrix:16" and others.
-    """
+    group = "learning while reading"
 
     adapt: bool = False
+    """bool. Learn from each text, in one step, after it is scored, as in `dynamic_evaluation` by
+    sentence. The weights are restored at the end, and on error."""
+
     adapt_weights: str | Sequence[str] | None = field(
         None, check_weights, nargs="+", metavar="WEIGHTS"
     )
+    """str or list of str. Which weights learn, as `adapt` of `dynamic_evaluation`: "all" (default),
+    "connection", "matrix:16" and others."""
+
     needs = {"adapt": [*Learning.names(), "sequence_length", "adapt_weights"]}
 
     def which(self) -> str | Sequence[str] | None:
@@ -257,54 +272,53 @@ class Adapting(Learning):
 
 
 class Surprising(Scoring, Adapting):
-    """How the surprisal of texts is computed.
-
-    Args:
-        entropy: bool. Add the entropy, in bits, of the distribution that each token was predicted
-            from.
-        words: bool. Make a record for each word, shown as the text has it, instead of each token.
-        split_punctuation: bool. With `words`, make the punctuation at the beginning and at the
-            end of a word a record of its own.
-    """
+    """How the surprisal of texts is computed."""
 
     entropy: bool = False
+    """bool. Add the entropy, in bits, of the distribution that each token was predicted from."""
+
     words: bool = False
+    """bool. Make a record for each word, shown as the text has it, instead of each token."""
+
     split_punctuation: bool = False
+    """bool. With `words`, make the punctuation at the beginning and at the end of a word a record
+    of its own."""
+
     needs = {"words": ["split_punctuation"]}
 
 
 class Looking(Scoring, Adapting):
-    """How the models of a page read its text.
+    """How the models of a page read its text."""
 
-    Args (learning while reading):
-        adapt: bool. Read the text with each model a second time, in which it learns from each
-            segment after it is scored, as in `dualnet.dynamic_evaluation`. The weights are
-            restored.
-        sequence_length: int. Tokens per update; default by rule.
-    """
+    group = "learning while reading"
 
     sequence_length: int | None = count(None, least=1, hidden=True)
+    """int. Tokens per update; default by rule."""
+
+    adapt: bool = False
+    """bool. Read the text with each model a second time, in which it learns from each segment after
+    it is scored, as in `dualnet.dynamic_evaluation`. The weights are restored."""
 
 
 MISSING = ("zero", "lowest")
 
 
 class Rescoring(Adapting):
-    """How n-best lists are read.
+    """How n-best lists are read."""
 
-    Args (state and learning):
-        carry: bool. Read each list in the state in which the best hypothesis of the list before
-            left the model.
-        adapt: bool. Learn from the best hypothesis of a list, in one step, before scoring the
-            next list. The weights are restored at the end, and on error.
-    Args:
-        missing: "zero" or "lowest". What a feature counts in a hypothesis that lacks it, while
-            others of its list have it: 0, which is more than any log-probability, or the lowest
-            number of the list.
-    """
+    group = "state and learning"
 
     carry: bool = False
-    missing: str = choice("zero", MISSING)
+    """bool. Read each list in the state in which the best hypothesis of the list before left the
+    model."""
+
+    missing: str = choice("zero", MISSING, group="")
+    """"zero" or "lowest". What a feature counts in a hypothesis that lacks it, while others of its
+    list have it: 0, which is more than any log-probability, or the lowest number of the list."""
+
+    adapt: bool = False
+    """bool. Learn from the best hypothesis of a list, in one step, before scoring the next list.
+    The weights are restored at the end, and on error."""
 
 
 def check_reading(text: str) -> None:
@@ -317,19 +331,20 @@ def check_reading(text: str) -> None:
 
 
 class Beaming(Settings):
-    """How a beam search finds the likeliest texts.
+    """How a beam search finds the likeliest texts."""
 
-    Args (beam search):
-        beam: int, from 1 to the size of the vocabulary. Take the likeliest text that a beam
-            search finds with so many hypotheses; 1 is greedy.
-        n_best: int, from 1 to `beam`. Return so many of the likeliest texts.
-        length_normalization: float, at least 0. Rank texts by log-probability divided by this
-            power of their length, which counts `<eos>`. At 0, short ones win.
-    """
+    group = "beam search"
 
     beam: int | None = count(None, least=1)
+    """int, from 1 to the size of the vocabulary. Take the likeliest text that a beam search finds
+    with so many hypotheses; 1 is greedy."""
+
     n_best: int | None = count(None, least=1, flags=["--nbest", "--n-best"])
+    """int, from 1 to `beam`. Return so many of the likeliest texts."""
+
     length_normalization: float = field(0.0, metavar="A")
+    """float, at least 0. Rank texts by log-probability divided by this power of their length, which
+    counts `<eos>`. At 0, short ones win."""
 
     def check(self) -> None:
         super().check()
@@ -344,38 +359,44 @@ class Beaming(Settings):
 
 
 class Drawing(Beaming):
-    """How prompts are continued: by words that are drawn, or with a beam by the likeliest.
-
-    Args:
-        max_tokens: int, at least 1. Tokens to generate for each prompt.
-        temperature: float, at least 0. Divide the logits by it: low values give likelier text. 0
-            is greedy: it takes the likeliest token; ties go to the lower id.
-        top_k: int, at least 1. Draw from so many of the likeliest tokens (default: all).
-        top_p: float above 0, at most 1. Draw from the fewest tokens whose probabilities reach it.
-        min_p: float above 0, at most 1. Draw from the tokens that are at least so likely, as a
-            share of the likeliest.
-        repetition_penalty: float above 0. Divide the logits of tokens that the text has already by
-            it, or multiply them if they are below 0: above 1 against repetition.
-        seed: int, at least 0. Random seed: equal ones give equal texts (default: a new one each
-            time).
-        stop_at_eos: bool. End a text before the first `<eos>` drawn. With `beam`, it always does.
-        allow_unknown: bool. Also take `<unk>`, like any other token, as in papers that take the
-            argmax of all words.
-    Args (beam search):
-        beam: int, from 1 to the size of the vocabulary. Take the likeliest text that a beam
-            search finds with so many hypotheses; 1 is greedy. Excludes `temperature`, `top_k`,
-            `top_p`, `min_p`, `repetition_penalty` and `seed`.
-    """
+    """How prompts are continued: by words that are drawn, or with a beam by the likeliest."""
 
     max_tokens: int = count(50, least=1)
+    """int, at least 1. Tokens to generate for each prompt."""
+
     temperature: float = field(1.0, metavar="T")
+    """float, at least 0. Divide the logits by it: low values give likelier text. 0 is greedy: it
+    takes the likeliest token; ties go to the lower id."""
+
     top_k: int | None = count(None, least=1)
+    """int, at least 1. Draw from so many of the likeliest tokens (default: all)."""
+
     top_p: float | None = field(None, _checks.check_factor, metavar="P")
+    """float above 0, at most 1. Draw from the fewest tokens whose probabilities reach it."""
+
     min_p: float | None = field(None, _checks.check_factor, metavar="P")
+    """float above 0, at most 1. Draw from the tokens that are at least so likely, as a share of the
+    likeliest."""
+
     repetition_penalty: float = positive(1.0, metavar="R")
+    """float above 0. Divide the logits of tokens that the text has already by it, or multiply them
+    if they are below 0: above 1 against repetition."""
+
     seed: int | None = None
+    """int, at least 0. Random seed: equal ones give equal texts (default: a new one each time)."""
+
     stop_at_eos: bool = False
+    """bool. End a text before the first `<eos>` drawn. With `beam`, it always does."""
+
     allow_unknown: bool = False
+    """bool. Also take `<unk>`, like any other token, as in papers that take the argmax of all
+    words."""
+
+    beam: int | None = count(None, least=1, group="beam search")
+    """int, from 1 to the size of the vocabulary. Take the likeliest text that a beam search finds
+    with so many hypotheses; 1 is greedy. Excludes `temperature`, `top_k`, `top_p`, `min_p`,
+    `repetition_penalty` and `seed`."""
+
     needs = {"beam": ["n_best", "length_normalization"]}
     # A beam draws nothing.
     excludes = {"beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]}
@@ -387,24 +408,24 @@ class Drawing(Beaming):
 
 
 class Translating(Beaming):
-    """How texts are translated.
-
-    Args:
-        beam: int, from 1 to the number of target words. Hypotheses of the beam search; 1 is
-            greedy.
-        n_best: int, from 1 to `beam`. Return so many of the likeliest translations of each text.
-        length_normalization: float, at least 0. Rank translations by log-probability divided by
-            this power of their length.
-        max_tokens: int, at least 1. Tokens of a translation at most, `<eos>` included. By default
-            twice those of its source, and 10.
-        allow_unknown: bool. Also take `<unk>`, like any other token.
-    """
+    """How texts are translated."""
 
     beam: int = count(5, least=1)
+    """int, from 1 to the number of target words. Hypotheses of the beam search; 1 is greedy."""
+
     n_best: int = count(1, least=1, flags=["--nbest", "--n-best"])
+    """int, from 1 to `beam`. Return so many of the likeliest translations of each text."""
+
     length_normalization: float = field(1.0, metavar="A")
+    """float, at least 0. Rank translations by log-probability divided by this power of their
+    length."""
+
     max_tokens: int | None = count(None, least=1)
+    """int, at least 1. Tokens of a translation at most, `<eos>` included. By default twice those of
+    its source, and 10."""
+
     allow_unknown: bool = False
+    """bool. Also take `<unk>`, like any other token."""
 
 
 # --- export
@@ -415,34 +436,40 @@ FORMATS = ("saved_model", "transformers", *SUFFIXES)
 
 
 class Exporting(Settings):
-    """What a model is exported as.
+    """What a model is exported as."""
 
-    Args:
-        format: "saved_model" (a TensorFlow SavedModel), "onnx", "litert", "sherpa-onnx" or
-            "transformers" (Hugging Face's). By default "onnx" if the path ends in .onnx, "litert"
-            if in .tflite, else "saved_model".
-        max_tokens: int, at least 1. The most tokens that a request to `generate_text` or
-            `translate` may ask for.
-        tokens: The file tokens.txt of the recogniser, for "sherpa-onnx" alone.
-    Args (learning while reading):
-        learn: str or list of str. Which weights requests to a SavedModel teach, for each row of a
-            batch: "connection", "matrix:16", "output_bias" or several, as `adapt` of
-            `dualnet.Learner`. The rule is "sgd".
-        learning_rate: float above 0. The default of a request; by default that of a shipped
-            model's own figures, or of the rule, see `RULES`.
-        decay: float, at least 0. The default pull to the model's weights.
-        clipnorm: float above 0. The default norm that each weight's gradient is clipped to.
-        sequence_length: int. Tokens per step of `learn_text`.
-    """
+    group = "learning while reading"
 
-    format: str | None = choice(None, FORMATS)
-    max_tokens: int = count(1000, least=1)
-    tokens: StrPath | None = field(None, metavar="FILE")
+    format: str | None = choice(None, FORMATS, group="")
+    """"saved_model" (a TensorFlow SavedModel), "onnx", "litert", "sherpa-onnx" or "transformers"
+    (Hugging Face's). By default "onnx" if the path ends in .onnx, "litert" if in .tflite, else
+    "saved_model"."""
+
+    max_tokens: int = count(1000, least=1, group="")
+    """int, at least 1. The most tokens that a request to `generate_text` or `translate` may ask
+    for."""
+
+    tokens: StrPath | None = field(None, metavar="FILE", group="")
+    """The file tokens.txt of the recogniser, for "sherpa-onnx" alone."""
+
     learn: str | Sequence[str] | None = field(None, check_weights, nargs="+", metavar="WEIGHTS")
+    """str or list of str. Which weights requests to a SavedModel teach, for each row of a batch:
+    "connection", "matrix:16", "output_bias" or several, as `adapt` of `dualnet.Learner`. The rule
+    is "sgd"."""
+
     learning_rate: float | None = positive(None)
+    """float above 0. The default of a request; by default that of a shipped model's own figures, or
+    of the rule, see `RULES`."""
+
     decay: float | None = None
+    """float, at least 0. The default pull to the model's weights."""
+
     clipnorm: float | None = positive(None)
+    """float above 0. The default norm that each weight's gradient is clipped to."""
+
     sequence_length: int | None = count(None, least=1)
+    """int. Tokens per step of `learn_text`."""
+
     needs = {"learn": ["learning_rate", "decay", "clipnorm", "sequence_length"]}
 
     def check(self) -> None:

@@ -67,27 +67,28 @@ class LayerSizes:
 
 
 class Sizes(Station):
-    """The sizes of the layers, under the names of Table 1 of Oliva and Lago-Fernandez.
-
-    Args:
-        units: int. Size of every layer whose own size is not given.
-        embedding_units: int. Size of the embedding.
-        recurrent_units: int, the size of every recurrent layer; or one for each layer, those
-            of a depth-gated stack included. A plain connection into a tied output sets the last
-            one to `embedding_units`.
-        recurrent_layers: int, at least 1.
-        dual_units: int. Size of the dual layer; `embedding_units` by default, and always
-            where the output is tied.
-        latent_units: int. Size of the experts' latent vectors; `embedding_units` by default,
-            and always where the output is tied.
-    """
+    """The sizes of the layers, under the names of Table 1 of Oliva and Lago-Fernandez."""
 
     units: int | None = None
+    """int. Size of every layer whose own size is not given."""
+
     embedding_units: int | None = None
+    """int. Size of the embedding."""
+
     recurrent_units: int | Sequence[int] | None = None
+    """int, the size of every recurrent layer; or one for each layer, those of a depth-gated stack
+    included. A plain connection into a tied output sets the last one to `embedding_units`."""
+
     recurrent_layers: int = 1
+    """int, at least 1."""
+
     dual_units: int | None = field(None, unless={"connection": "plain", "tied": True})
+    """int. Size of the dual layer; `embedding_units` by default, and always where the output is
+    tied."""
+
     latent_units: int | None = field(None, unless={"experts": 0, "tied": True})
+    """int. Size of the experts' latent vectors; `embedding_units` by default, and always where the
+    output is tied."""
 
     def check(self) -> None:
         units = self.recurrent_units
@@ -117,22 +118,21 @@ class Sizes(Station):
 
 
 class Embedding(Station):
-    """Word vectors.
-
-    Args:
-        padded: bool. Whether tokens below 0 are padding, which changes no state and counts
-            for nothing. Batches of sentences need it; it costs some speed.
-        embedding_dropout: Rate at which whole words are dropped, at every place in the
-            segment where they stand.
-        embedding_dropout_per_row: bool. Whether each row draws its own words (variational
-            LSTM); else all rows share one draw (AWD-LSTM).
-        embedding_l2: Penalty: times the sum of squares of the embedding (and output) matrix.
-    """
+    """Word vectors."""
 
     padded: bool = False
+    """bool. Whether tokens below 0 are padding, which changes no state and counts for nothing.
+    Batches of sentences need it; it costs some speed."""
+
     embedding_dropout: float = 0.0
+    """Rate at which whole words are dropped, at every place in the segment where they stand."""
+
     embedding_dropout_per_row: bool = False
+    """bool. Whether each row draws its own words (variational LSTM); else all rows share one draw
+    (AWD-LSTM)."""
+
     embedding_l2: float = 0.0
+    """Penalty: times the sum of squares of the embedding (and output) matrix."""
 
     def embed(
         self, tokens: Any, vocabulary_size: int, units: int, *, name: str = "embedding"
@@ -171,16 +171,12 @@ PLACES = (
 
 
 class Dropouts(Station):
-    """How long a dropout keeps its mask. The rates belong to the stations where they act.
-
-    Args:
-        locked_dropouts: The dropouts that keep one mask for a whole segment, by name without
-            `_dropout`; the others draw a fresh mask at each step. Default (our choice, the
-            paper is silent): what the arguments of a Keras recurrent layer do, and fresh
-            masks elsewhere.
-    """
+    """How long a dropout keeps its mask. The rates belong to the stations where they act."""
 
     locked_dropouts: Sequence[str] = ("input", "recurrent", "mogrifier", "latent")
+    """The dropouts that keep one mask for a whole segment, by name without `_dropout`; the others
+    draw a fresh mask at each step. Default (our choice, the paper is silent): what the arguments of
+    a Keras recurrent layer do, and fresh masks elsewhere."""
 
     def check(self) -> None:
         if not isinstance(self.locked_dropouts, (list, tuple)):
@@ -203,56 +199,68 @@ SLOW = (
 
 
 class Recurrent(PartStation):
-    """The recurrent layers: their cells, dropouts and penalties.
-
-    Args:
-        cell: Name of a recurrent cell, one of `dualnet.builders.CELLS`; or a class of your own,
-            a subclass of `dualnet.layers.RecurrentCell` or any Keras cell, or its registered name.
-        use_bias: bool. Whether the cells have biases.
-        skip_connections: bool. Whether the output is the sum of the outputs of all recurrent
-            layers, which must then be of one size (Melis et al., 2020).
-        residual: bool. Whether each recurrent layer but the first reads the sum of the outputs of
-            all below it, and the output that of all (Melis, 2022). With two layers and no
-            dropout, the same as `skip_connections`. The layers must be of one size.
-        input_dropout: On the embedding where it enters the recurrence.
-        recurrent_dropout: On each layer's incoming h, in the Mogrifier before its rounds.
-        weight_dropout: On single weights of the recurrent matrices, one draw for all rows of
-            a segment (AWD-LSTM).
-        internal_dropout: Between recurrent layers.
-        cell_dropout: On the output of each recurrent layer, wherever it is read.
-        output_dropout: On the output of the last recurrent layer, or on the sum of all.
-        mogrifier_dropout: Between the factors of the Mogrifier's matrices.
-        mask_per_gate: bool. Whether the masks of "input", "internal" (as the inputs of cells)
-            and "recurrent" differ by gate (Gal and Ghahramani).
-        input_l2: Penalty: times the sum of squares of every layer's input matrix.
-        recurrent_l2: The same for the recurrent matrices.
-        mogrifier_l2: The same for all matrices of the Mogrifier.
-        activation_l2: Times the sum over time and units, and the mean over the batch, of the
-            squared outputs of each recurrent layer (as Keras's `activity_regularizer`; the
-            paper is silent).
-        activation_regularization: AR of AWD-LSTM, its alpha; in training only, as
-            everything named `_regularization`.
-        temporal_activation_regularization: TAR of AWD-LSTM, its beta.
-    """
+    """The recurrent layers: their cells, dropouts and penalties."""
 
     cell: str = field("lstm", parts.class_of)
+    """Name of a recurrent cell, one of `dualnet.builders.CELLS`; or a class of your own, a subclass
+    of `dualnet.layers.RecurrentCell` or any Keras cell, or its registered name."""
+
     use_bias: bool = True
+    """bool. Whether the cells have biases."""
+
     skip_connections: bool = field(False, unless={"recurrent_layers": 1})
+    """bool. Whether the output is the sum of the outputs of all recurrent layers, which must then
+    be of one size (Melis et al., 2020)."""
+
     residual: bool = field(False, unless={"recurrent_layers": 1})
+    """bool. Whether each recurrent layer but the first reads the sum of the outputs of all below
+    it, and the output that of all (Melis, 2022). With two layers and no dropout, the same as
+    `skip_connections`. The layers must be of one size."""
+
     input_dropout: float = 0.0
+    """On the embedding where it enters the recurrence."""
+
     recurrent_dropout: float = 0.0
+    """On each layer's incoming h, in the Mogrifier before its rounds."""
+
     weight_dropout: float = 0.0
+    """On single weights of the recurrent matrices, one draw for all rows of a segment (AWD-LSTM).
+    """
+
     internal_dropout: float = field(0.0, unless={"recurrent_layers": 1})
+    """Between recurrent layers."""
+
     cell_dropout: float = 0.0
+    """On the output of each recurrent layer, wherever it is read."""
+
     output_dropout: float = 0.0
+    """On the output of the last recurrent layer, or on the sum of all."""
+
     mogrifier_dropout: float = field(0.0, unless={"rounds": 0})
+    """Between the factors of the Mogrifier's matrices."""
+
     mask_per_gate: bool = False
+    """bool. Whether the masks of "input", "internal" (as the inputs of cells) and "recurrent"
+    differ by gate (Gal and Ghahramani)."""
+
     input_l2: float = 0.0
+    """Penalty: times the sum of squares of every layer's input matrix."""
+
     recurrent_l2: float = 0.0
+    """The same for the recurrent matrices."""
+
     mogrifier_l2: float = field(0.0, unless={"rounds": 0})
+    """The same for all matrices of the Mogrifier."""
+
     activation_l2: float = 0.0
+    """Times the sum over time and units, and the mean over the batch, of the squared outputs of
+    each recurrent layer (as Keras's `activity_regularizer`; the paper is silent)."""
+
     activation_regularization: float = 0.0
+    """AR of AWD-LSTM, its alpha; in training only, as everything named `_regularization`."""
+
     temporal_activation_regularization: float = 0.0
+    """TAR of AWD-LSTM, its beta."""
 
     @classmethod
     def idle(cls, settings: Mapping[str, Any]) -> set[str]:
@@ -353,22 +361,22 @@ class Recurrent(PartStation):
 
 
 class Connection(PartStation):
-    """What joins the recurrent output to the output layer: nothing, or the current word.
-
-    Args:
-        connection: "plain"; "dual", a dual layer on the embedding and the recurrent output;
-            or "dual_without_input", that layer without the embedding (the paper's mdLSTM+). Or a
-            class of your own, or its registered name.
-        dual_input_dropout: On the embedding where it enters the dual layer (our reading of the
-            paper's "before the dual layer", which may include the recurrent output).
-        dual_output_dropout: On the output of the dual layer.
-        dual_l2: Penalty: times the sum of squares of both matrices of the dual layer.
-    """
+    """What joins the recurrent output to the output layer: nothing, or the current word."""
 
     connection: str = field("plain", parts.class_of)
+    """"plain"; "dual", a dual layer on the embedding and the recurrent output; or
+    "dual_without_input", that layer without the embedding (the paper's mdLSTM+). Or a class of your
+    own, or its registered name."""
+
     dual_input_dropout: float = field(0.0, unless={"connection": "plain"})
+    """On the embedding where it enters the dual layer (our reading of the paper's "before the dual
+    layer", which may include the recurrent output)."""
+
     dual_output_dropout: float = field(0.0, unless={"connection": "plain"})
+    """On the output of the dual layer."""
+
     dual_l2: float = field(0.0, unless={"connection": "plain"})
+    """Penalty: times the sum of squares of both matrices of the dual layer."""
 
     @property
     def is_dual(self) -> bool:
@@ -401,40 +409,42 @@ def check_last_axis(argument: str, part: str | None, tensor: Any, size: int) -> 
 
 
 class Output(PartStation):
-    """Logits of all words: tied or free, one softmax or a mixture of several.
-
-    Args:
-        output: A class of your own, or its registered name, in place of all below but
-            `tied` and `output_bias`; None for none.
-        tied: bool. Whether the output takes the embedding matrix; else it has its own.
-        output_bias: bool. Whether it has a bias.
-        experts: int or list of int. 0: one softmax. A number: a mixture of so many, fed by
-            what enters the output (`MixtureSoftmax`). A list: one number for each layer, the
-            embedding first, then the recurrent layers, then the attentional vector of an
-            encoder-decoder, then the dual layer if there is one (`DOCOutput`).
-        latent_activation: "tanh" (with bias, as released), or "linear" (without, as the DOC
-            paper prints it).
-        latent_dropout: On the latent vectors of the experts.
-        latent_dropout_per_expert: bool. Whether each expert has its own mask (MoS); else all
-            share one (DOC).
-        balance_regularization: Weight of the penalty on unbalanced experts, lambda of the DOC
-            paper.
-        balance_form: "code" (as released, to which the paper's lambda of 0.001 belongs), or
-            "paper"; see `DOCOutput`.
-        past_decode_regularization: lambda of Brahma, 2019; see `PastDecode`. Needs a tied
-            output.
-    """
+    """Logits of all words: tied or free, one softmax or a mixture of several."""
 
     output: str | None = field(None, parts.class_of)
+    """A class of your own, or its registered name, in place of all below but `tied` and
+    `output_bias`; None for none."""
+
     tied: bool = True
+    """bool. Whether the output takes the embedding matrix; else it has its own."""
+
     output_bias: bool = False
+    """bool. Whether it has a bias."""
+
     experts: int | Sequence[int] = 0
+    """int or list of int. 0: one softmax. A number: a mixture of so many, fed by what enters the
+    output (`MixtureSoftmax`). A list: one number for each layer, the embedding first, then the
+    recurrent layers, then the attentional vector of an encoder-decoder, then the dual layer if
+    there is one (`DOCOutput`)."""
+
     latent_activation: str = choice("tanh", ACTIVATIONS, unless={"experts": 0})
+    """"tanh" (with bias, as released), or "linear" (without, as the DOC paper prints it)."""
+
     latent_dropout: float = field(0.0, unless={"experts": 0})
+    """On the latent vectors of the experts."""
+
     latent_dropout_per_expert: bool = field(False, unless={"experts": 0})
+    """bool. Whether each expert has its own mask (MoS); else all share one (DOC)."""
+
     balance_regularization: float = field(0.0, unless={"experts": 0})
+    """Weight of the penalty on unbalanced experts, lambda of the DOC paper."""
+
     balance_form: str = choice("code", BALANCE_FORMS, unless={"experts": 0})
+    """"code" (as released, to which the paper's lambda of 0.001 belongs), or "paper"; see
+    `DOCOutput`."""
+
     past_decode_regularization: float = 0.0
+    """lambda of Brahma, 2019; see `PastDecode`. Needs a tied output."""
 
     def check(self) -> None:
         counts = self.experts if isinstance(self.experts, (list, tuple)) else [self.experts]
@@ -506,19 +516,16 @@ class Output(PartStation):
 
 
 class Regularization(Station):
-    """Penalties on the model as a whole.
-
-    Args:
-        weight_l2: Penalty: times the sum of squares of all weights, biases included.
-        fraternal_regularization: kappa of Zolna et al., 2018: a step reads the segment twice,
-            with different masks, from the same state; the loss is the mean of both, plus
-            kappa times the mean squared difference of the logits. The state of one reading is
-            carried on, and all other penalties count once, for that reading. (By default, the
-            released code leaves out the cross-entropy of the other reading.)
-    """
+    """Penalties on the model as a whole."""
 
     weight_l2: float = 0.0
+    """Penalty: times the sum of squares of all weights, biases included."""
+
     fraternal_regularization: float = 0.0
+    """kappa of Zolna et al., 2018: a step reads the segment twice, with different masks, from the
+    same state; the loss is the mean of both, plus kappa times the mean squared difference of the
+    logits. The state of one reading is carried on, and all other penalties count once, for that
+    reading. (By default, the released code leaves out the cross-entropy of the other reading.)"""
 
     def regularize(self, core: keras.Model) -> None:
         """Add the penalty on all weights to the penalties that they have."""
@@ -533,27 +540,24 @@ class Regularization(Station):
 
 
 class Initialization(Station):
-    """The initial weights.
-
-    Args:
-        initializer: How weights start. "keras": each layer's own; our choice for the embedding,
-            normal with standard deviation 1 / sqrt(units). "uniform": all weights, biases
-            included, uniform within initializer_range (Zaremba et al.). "uniform_matrices":
-            matrices uniform within initializer_range; biases each layer's own (the Chainer models
-            of Takase et al., recurrent highway networks). "by_units": all weights of a cell
-            uniform within 1 / sqrt(units), as in PyTorch (which has two biases where there is one
-            here); those of the experts within 1 / sqrt(size in), other matrices within
-            initializer_range (AWD-LSTM). "by_shape": all weights uniform within sqrt(6 / sum of
-            their dimensions), where each gate's part of a matrix or bias and each vector of the
-            embedding counts separately (depth-gated LSTM). "by_fan_in": matrices truncated normal
-            with standard deviation 1 / sqrt(size in); a cell's biases likewise by its units, added
-            to the forget bias; the embedding by its units; the rounds of a Mogrifier the layer's
-            own (Melis et al.).
-        initializer_range: float, for the initializers that need it.
-    """
+    """The initial weights."""
 
     initializer: str = choice("keras", INITIALIZERS)
+    """How weights start. "keras": each layer's own; our choice for the embedding, normal with
+    standard deviation 1 / sqrt(units). "uniform": all weights, biases included, uniform within
+    initializer_range (Zaremba et al.). "uniform_matrices": matrices uniform within
+    initializer_range; biases each layer's own (the Chainer models of Takase et al., recurrent
+    highway networks). "by_units": all weights of a cell uniform within 1 / sqrt(units), as in
+    PyTorch (which has two biases where there is one here); those of the experts within 1 /
+    sqrt(size in), other matrices within initializer_range (AWD-LSTM). "by_shape": all weights
+    uniform within sqrt(6 / sum of their dimensions), where each gate's part of a matrix or bias and
+    each vector of the embedding counts separately (depth-gated LSTM). "by_fan_in": matrices
+    truncated normal with standard deviation 1 / sqrt(size in); a cell's biases likewise by its
+    units, added to the forget bias; the embedding by its units; the rounds of a Mogrifier the
+    layer's own (Melis et al.)."""
+
     initializer_range: float = 0.0
+    """float, for the initializers that need it."""
 
     def check(self) -> None:
         needs_range = self.initializer in NEEDS_RANGE
@@ -568,22 +572,20 @@ class Initialization(Station):
 
 
 class Encoder(Station):
-    """What reads the source: the memory that the decoder attends to, and its first state.
-
-    Args:
-        encoder: "bidirectional": recurrent layers like the decoder's that read the source from
-            its start, and others that read it from its end; or "embeddings", the vectors of
-            the source words alone (depth-gated LSTM).
-        encoder_merge: How both directions become one vector for each position, and one first
-            state: "sum" (DOC); or "concatenate", with half of the units in each direction.
-        first_state: Where the decoder starts: "encoder", layer by layer from the states after
-            the last step of both directions; "learned", one state for all sentences, which
-            starts as zero; or "zeros".
-    """
+    """What reads the source: the memory that the decoder attends to, and its first state."""
 
     encoder: str = choice("bidirectional", ("bidirectional", "embeddings"))
+    """"bidirectional": recurrent layers like the decoder's that read the source from its start, and
+    others that read it from its end; or "embeddings", the vectors of the source words alone
+    (depth-gated LSTM)."""
+
     encoder_merge: str = choice("sum", ("sum", "concatenate"))
+    """How both directions become one vector for each position, and one first state: "sum" (DOC); or
+    "concatenate", with half of the units in each direction."""
+
     first_state: str = choice("encoder", ("encoder", "learned", "zeros"))
+    """Where the decoder starts: "encoder", layer by layer from the states after the last step of
+    both directions; "learned", one state for all sentences, which starts as zero; or "zeros"."""
 
     def check(self) -> None:
         if self.encoder == "embeddings" and self.first_state == "encoder":
@@ -664,21 +666,20 @@ class Decoder:
 
 
 class Attention(Station):
-    """How the decoder looks at the source, and what it hands to the output.
-
-    Args:
-        attention: "general" (Luong): the attentional vector a = tanh(W [h; c]) of the highest
-            output h and the context c enters the output, and the next step (input feeding);
-            or "additive" (Bahdanau): the context of the step before enters the recurrence, and
-            the output reads a = tanh(h + Q c + P e), e the current word (depth-gated LSTM).
-        attention_units: int. Size of a; `embedding_units` by default, and always where the
-            output is tied. With "additive", a is as wide as h.
-        alignment_units: int. Size of the hidden layer that scores a position, for "additive".
-    """
+    """How the decoder looks at the source, and what it hands to the output."""
 
     attention: str = choice("general", ("general", "additive"))
+    """"general" (Luong): the attentional vector a = tanh(W [h; c]) of the highest output h and the
+    context c enters the output, and the next step (input feeding); or "additive" (Bahdanau): the
+    context of the step before enters the recurrence, and the output reads a = tanh(h + Q c + P e),
+    e the current word (depth-gated LSTM)."""
+
     attention_units: int | None = None
+    """int. Size of a; `embedding_units` by default, and always where the output is tied. With
+    "additive", a is as wide as h."""
+
     alignment_units: int = 32
+    """int. Size of the hidden layer that scores a position, for "additive"."""
 
     def keys(self, memory: Any, layer_units: Sequence[int]) -> Any:
         """Return a key for each vector of the memory, which the steps compare with a query."""
@@ -707,22 +708,22 @@ GATES = ("none", "input", "input_and_hidden", "lstm")
 
 
 class Gate(Station):
-    """The input-to-output gate on the logits of a trained, frozen model.
-
-    Args:
-        gate: "none"; "input" (`IOGate`); or its variants "input_and_hidden" and "lstm" (an
-            LSTM over the gate's own embedding; the paper is silent on its forget bias, here 1,
-            and its initial weights, those of `LSTMCell`). The model below is frozen, its
-            dropouts and penalties are off. See `dualnet.with_gate`.
-        gate_units: int. Size of the gate's embedding (and LSTM).
-        gate_dropout: On the gate's embedding, a fresh mask at each step.
-        gate_initializer_range: The gate's matrices start uniform within it.
-    """
+    """The input-to-output gate on the logits of a trained, frozen model."""
 
     gate: str = choice("none", GATES)
+    """"none"; "input" (`IOGate`); or its variants "input_and_hidden" and "lstm" (an LSTM over the
+    gate's own embedding; the paper is silent on its forget bias, here 1, and its initial weights,
+    those of `LSTMCell`). The model below is frozen, its dropouts and penalties are off. See
+    `dualnet.with_gate`."""
+
     gate_units: int = field(300, unless={"gate": "none"})
+    """int. Size of the gate's embedding (and LSTM)."""
+
     gate_dropout: float = field(0.0, unless={"gate": "none"})
+    """On the gate's embedding, a fresh mask at each step."""
+
     gate_initializer_range: float = field(0.05, unless={"gate": "none"})
+    """The gate's matrices start uniform within it."""
 
     @property
     def is_used(self) -> bool:
@@ -771,20 +772,20 @@ class Gate(Station):
 
 
 class Cache(Station):
-    """The neural cache on top of everything else. It has no weights.
-
-    Args:
-        cache_size: int. Words that the neural cache remembers (`NeuralCache`), 0 for none.
-            See `dualnet.with_cache`. Past decoding is left out beside it.
-        cache_weight: Of the cache's probabilities, at least 0 and below 1 (lambda).
-        cache_scale: Of the products of hidden vectors in the cache (theta).
-        cache_start: "at_once" or "when_full".
-    """
+    """The neural cache on top of everything else. It has no weights."""
 
     cache_size: int = 0
+    """int. Words that the neural cache remembers (`NeuralCache`), 0 for none. See
+    `dualnet.with_cache`. Past decoding is left out beside it."""
+
     cache_weight: float = field(WEIGHT, check_fraction, unless={"cache_size": 0})
+    """Of the cache's probabilities, at least 0 and below 1 (lambda)."""
+
     cache_scale: float = field(SCALE, unless={"cache_size": 0})
+    """Of the products of hidden vectors in the cache (theta)."""
+
     cache_start: str = choice(STARTS[0], STARTS, unless={"cache_size": 0})
+    """"at_once" or "when_full"."""
 
     @property
     def is_used(self) -> bool:

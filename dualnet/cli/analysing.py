@@ -14,64 +14,52 @@ from dualnet.runs import Run
 
 
 class Plotting(Options):
-    """What all analyses have.
-
-    Args:
-        output: Plot the result into this file.
-    """
+    """What all analyses have."""
 
     output: str | None = field(None, check_file, metavar="PNG")
+    """Plot the result into this file."""
 
 
 class Curves(Plotting):
-    """Options of `analyse curves`.
-
-    Args:
-        run_folders: RUN folders of trained models, or names of shipped ones.
-    """
+    """Options of `analyse curves`."""
 
     run_folders: list[str] = argument(nargs="+", metavar="RUN")
+    """RUN folders of trained models, or names of shipped ones."""
 
 
 class Experts(Plotting, OfCorpus):
-    """Options of `analyse experts`.
-
-    Args:
-        run_folders: RUN folder of a trained model, or the name of one that is shipped, or a .keras
-            file.
-        split: train, valid or test.
-    """
+    """Options of `analyse experts`."""
 
     run_folders: list[str] = argument(nargs=1, metavar="RUN")
+    """RUN folder of a trained model, or the name of one that is shipped, or a .keras file."""
+
     split: str = choice("test", SPLITS)
+    """train, valid or test."""
 
 
 class Gates(Experts):
-    """Options of `analyse gates`.
-
-    Args:
-        words: The preceding words.
-        count: Favoured words to show after each.
-        least_occurrences: Leave out words that are rarer in the split.
-    """
+    """Options of `analyse gates`."""
 
     split: str = choice("train", SPLITS)
     words: list[str] = field(metavar="WORD")
+    """The preceding words."""
+
     count: int = 5
+    """Favoured words to show after each."""
+
     least_occurrences: int = 100
+    """Leave out words that are rarer in the split."""
 
 
 class Rank(Experts):
-    """Options of `analyse rank`.
-
-    Args:
-        rows: Use the first N contexts (default: all).
-        tolerance: Count singular values up to X as zero (default: by float32 rounding).
-    """
+    """Options of `analyse rank`."""
 
     run_folders: list[str] = argument(nargs="+", metavar="RUN")
     rows: int | None = None
+    """Use the first N contexts (default: all)."""
+
     tolerance: float | None = None
+    """Count singular values up to X as zero (default: by float32 rounding)."""
 
 
 def _opened(options: Experts, *, translates: bool = False) -> Iterator[tuple[Run, Any, Any]]:

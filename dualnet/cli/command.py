@@ -21,13 +21,10 @@ KIND = re.compile(r"(?:ints?|floats?|bool|str)\b[^.]*\.(?: |$)")  # begins the t
 
 
 class Options(Settings):
-    """Options of every command.
-
-    Args:
-        json: Print the result as JSON.
-    """
+    """Options of every command."""
 
     json: bool = False
+    """Print the result as JSON."""
 
     def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
         metavar = option_of(self.fields()[other]).get("metavar", "")

@@ -22,18 +22,18 @@ from dualnet.runs import Run
 
 
 class Data(ReadingPairs):
-    """Options of `data`.
-
-    Args:
-        name: ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt
-            and test.txt, or a text file.
-        path: Folder with the files of a named corpus.
-        lowercase: Convert the text to lower case.
-    """
+    """Options of `data`."""
 
     name: str | None = argument(None, nargs="?", metavar="CORPUS")
+    """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
+    test.txt, or a text file."""
+
     path: str | None = field(None, metavar="FOLDER")
+    """Folder with the files of a named corpus."""
+
     lowercase: bool = False
+    """Convert the text to lower case."""
+
     excludes = {"pairs": ["name", "path"]}
 
     def check(self) -> None:
@@ -97,19 +97,20 @@ def _bytes_per_token(corpus: Any, options: Data) -> dict[str, float]:
 
 
 class Generate(OfTexts, Drawing):
-    """Options of `generate`.
-
-    Args:
-        texts: Prompt to continue; repeatable.
-        temperature: Divide the logits by it: low values give likelier text (default: 1).
-        greedy: Always take the likeliest token.
-        stream: Show the text of one prompt as it is drawn, as is done on a terminal.
-    """
+    """Options of `generate`."""
 
     texts: list[str] | None = field(None, flags=["--prompt"], action="append", metavar="TEXT")
+    """Prompt to continue; repeatable."""
+
     temperature: float | None = field(None, metavar="T")  # type: ignore[assignment]
+    """Divide the logits by it: low values give likelier text (default: 1)."""
+
     greedy: bool = False
+    """Always take the likeliest token."""
+
     stream: bool = False
+    """Show the text of one prompt as it is drawn, as is done on a terminal."""
+
     excludes = {"greedy": ["temperature", "beam"], "stream": ["beam", "json"]}
 
 
@@ -156,13 +157,10 @@ def _show(piece: str) -> None:
 
 
 class Export(OfRun, Exporting):
-    """Options of `export`.
-
-    Args:
-        path: Folder to write, new or empty, or file ending in .onnx or .tflite.
-    """
+    """Options of `export`."""
 
     path: str = argument(metavar="PATH")
+    """Folder to write, new or empty, or file ending in .onnx or .tflite."""
 
 
 def export(options: Export) -> None:
@@ -200,13 +198,10 @@ def export(options: Export) -> None:
 
 
 class Demo(Options):
-    """Options of `demo`.
-
-    Args:
-        output: Folder to write.
-    """
+    """Options of `demo`."""
 
     output: str = field("demo", metavar="FOLDER")
+    """Folder to write."""
 
 
 def demo(options: Demo) -> None:
@@ -227,37 +222,37 @@ SAMPLE = 80  # characters of the text that shows the units
 
 
 class TrainTokenizer(Fractions):
-    """Options of `tokenizer train`.
-
-    Args:
-        name: ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt
-            and test.txt, or a text file.
-        kind: bpe (of bytes: no text is unknown), unigram, word-piece or characters.
-        size: Number of units; not for characters.
-        output: New file to write, ending in .json.
-        special: Strings that are one unit each wherever they occur, e.g. '<unk>'.
-        lowercase: Convert all text to lower case first.
-    """
+    """Options of `tokenizer train`."""
 
     name: str = argument(metavar="CORPUS")
+    """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
+    test.txt, or a text file."""
+
     kind: str = "bpe"
+    """bpe (of bytes: no text is unknown), unigram, word-piece or characters."""
+
     size: int | None = count(None)
+    """Number of units; not for characters."""
+
     output: str = field(metavar="FILE")
+    """New file to write, ending in .json."""
+
     special: list[str] = field([], metavar="STRING")
+    """Strings that are one unit each wherever they occur, e.g. '<unk>'."""
+
     lowercase: bool = False
+    """Convert all text to lower case first."""
 
 
 class ShowTokenizer(Options):
-    """Options of `tokenizer show`.
-
-    Args:
-        tokenizer: RUN folder of a trained model, or the name of one that is shipped, or a
-            tokenizer.json, or a .model of SentencePiece.
-        texts: Text to encode; repeatable.
-    """
+    """Options of `tokenizer show`."""
 
     tokenizer: str = argument(metavar="TOKENIZER")
+    """RUN folder of a trained model, or the name of one that is shipped, or a tokenizer.json, or a
+    .model of SentencePiece."""
+
     texts: list[str] = field([], flags=["--text"], action="append", metavar="TEXT")
+    """Text to encode; repeatable."""
 
 
 def learn_units(options: TrainTokenizer) -> None:

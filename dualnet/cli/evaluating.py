@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_count, check_factor
 from dualnet._fields import choice, count, field
 from dualnet._files import check_new
 from dualnet.cli.console import check_known, comparison, quietly, report, settings_of
@@ -46,56 +46,74 @@ def check_or_best(name: str, value: Any) -> None:
 
 
 class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEvaluating):
-    """Options of `evaluate`.
-
-    Args:
-        split: train, valid or test (default: test; a text file or a table of pairs that is not the
-            RUN's own is read whole, unless --fractions divides it).
-        quiet: Do not say what learning rate --dynamic finds.
-        plot: Plot the perplexity of --dynamic by position.
-    Args (learning while reading):
-        dynamic: Dynamic evaluation: learn from each segment after scoring it.
-        rule: Update rule of --dynamic: nadam, sgd, rms or 'published' for rule and settings of the
-            paper, if the card of the model has them (default: nadam; shipped models have a rule of
-            their own).
-        keep: Write the model that --dynamic has adapted into this new RUN folder.
-        set: Override settings of the evaluation, e.g. learning_rate=0.001.
-    Args (how to read):
-        temperature: Divide the logits by it; 'best': by the value that is best on the validation
-            split.
-        sequence_length: Tokens per segment, after which --dynamic updates the weights and
-            --samples draws new masks.
-        by_sentence: Read each sentence from the zero state, and with --dynamic learn from it in
-            one step (default: as RUN was trained; with --dynamic, as one stream).
-    Args (dropout samples and cache):
-        mc_dropout_samples: Monte Carlo dropout: average the probabilities of N passes with
-            dropout.
-        dropout_scale: Multiply the dropout rates of --samples by it.
-        seed: Random seed of the masks of --samples.
-        cache: Add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full
-            (default: as published for the model, else size=500 weight=0.2 scale=0.3
-            start=at_once).
-    Args (models that translate):
-        pairs: Pairs to evaluate on: a folder with test.en, test.de and so on, a table, or
-            'numbers' (default: those that RUN was trained on).
-        beam: Hypotheses of the beam search (default: 5).
-        protocol: sacrebleu (BLEU and chrF of the plain text), multi30k (BLEU of lower-cased Moses
-            tokens) or rouge (headlines) (default: sacrebleu).
-    """
+    """Options of `evaluate`."""
 
     split: str | None = choice(None, SPLITS)
+    """train, valid or test (default: test; a text file or a table of pairs that is not the RUN's
+    own is read whole, unless --fractions divides it)."""
+
     quiet: bool = False
+    """Do not say what learning rate --dynamic finds."""
+
     plot: str | None = field(None, check_file, metavar="PNG")
-    dynamic: bool = False
-    rule: str | None = choice(None, [*RULES, "published"])
-    keep: str | None = field(None, metavar="RUN")
+    """Plot the perplexity of --dynamic by position."""
+
+    dynamic: bool = field(False, group="learning while reading")
+    """Dynamic evaluation: learn from each segment after scoring it."""
+
+    rule: str | None = choice(None, [*RULES, "published"], group="learning while reading")
+    """Update rule of --dynamic: nadam, sgd, rms or 'published' for rule and settings of the paper,
+    if the card of the model has them (default: nadam; shipped models have a rule of their own)."""
+
+    keep: str | None = field(None, metavar="RUN", group="learning while reading")
+    """Write the model that --dynamic has adapted into this new RUN folder."""
+
     temperature: float | str = field(  # type: ignore[assignment]
-        1.0, check_or_best, type=number_or("best", float, "a number above 0"), metavar="T"
+        1.0,
+        check_or_best,
+        type=number_or("best", float, "a number above 0"),
+        metavar="T",
+        group="how to read",
     )
-    by_sentence: bool | None = None  # type: ignore[assignment]
-    cache: list[str] | None = field(None, nargs="*", metavar="KEY=VALUE")
-    beam: int | None = count(None, least=1)
-    protocol: str | None = choice(None, PROTOCOLS)
+    """Divide the logits by it; 'best': by the value that is best on the validation split."""
+
+    by_sentence: bool | None = field(None, group="how to read")  # type: ignore[assignment]
+    """Read each sentence from the zero state, and with --dynamic learn from it in one step
+    (default: as RUN was trained; with --dynamic, as one stream)."""
+
+    cache: list[str] | None = field(
+        None, nargs="*", metavar="KEY=VALUE", group="dropout samples and cache"
+    )
+    """Add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full (default: as
+    published for the model, else size=500 weight=0.2 scale=0.3 start=at_once)."""
+
+    beam: int | None = count(None, least=1, group="models that translate")
+    """Hypotheses of the beam search (default: 5)."""
+
+    protocol: str | None = choice(None, PROTOCOLS, group="models that translate")
+    """sacrebleu (BLEU and chrF of the plain text), multi30k (BLEU of lower-cased Moses tokens) or
+    rouge (headlines) (default: sacrebleu)."""
+
+    set: list[str] = field([], metavar="KEY=VALUE", group="learning while reading")
+    """Override settings of the evaluation, e.g. learning_rate=0.001."""
+
+    sequence_length: int | None = count(None, least=1, group="how to read")
+    """Tokens per segment, after which --dynamic updates the weights and --samples draws new masks.
+    """
+
+    mc_dropout_samples: int = count(0, flags=["--samples"], group="dropout samples and cache")
+    """Monte Carlo dropout: average the probabilities of N passes with dropout."""
+
+    dropout_scale: float = field(1.0, check_factor, group="dropout samples and cache")
+    """Multiply the dropout rates of --samples by it."""
+
+    seed: int = count(0, group="dropout samples and cache")
+    """Random seed of the masks of --samples."""
+
+    pairs: str | None = field(None, metavar="FOLDER", group="models that translate")
+    """Pairs to evaluate on: a folder with test.en, test.de and so on, a table, or 'numbers'
+    (default: those that RUN was trained on)."""
+
     needs = {
         "corpus": ["fractions"],
         "dynamic": ["plot", "keep", "adapt", *Learning.names()],

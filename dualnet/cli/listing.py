@@ -21,17 +21,17 @@ COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published re
 
 
 class List(Options):
-    """Options of `list`.
-
-    Args:
-        pattern: List only names that match, e.g. "dual_*".
-        pretrained: List the trained models that are shipped, with their test results.
-        markdown: Print a Markdown table with the results on all corpora.
-    """
+    """Options of `list`."""
 
     pattern: str = argument("*", nargs="?", metavar="PATTERN")
+    """List only names that match, e.g. "dual_*"."""
+
     pretrained: bool = False
+    """List the trained models that are shipped, with their test results."""
+
     markdown: bool = False
+    """Print a Markdown table with the results on all corpora."""
+
     excludes = {"json": ["markdown"], "pretrained": ["markdown"]}
 
 
@@ -100,13 +100,10 @@ def _pair(card: zoo.Card, *keys: str) -> str:
 
 
 class ShownCard(OfModel):
-    """Options of `card`.
-
-    Args:
-        corpus: Published corpus to show the card for (default: the first one).
-    """
+    """Options of `card`."""
 
     corpus: str | None = None
+    """Published corpus to show the card for (default: the first one)."""
 
 
 def card(options: ShownCard) -> None:

@@ -5,35 +5,39 @@ import os
 import sys
 
 from dualnet._checks import ArgumentError
-from dualnet._fields import field
+from dualnet._fields import choice, field
 from dualnet.cli.command import argument
 from dualnet.cli.console import Table, number, quietly, report, texts_of
 from dualnet.cli.options import AdaptingOptions, check_file, open_language_model
-from dualnet.requests import DynamicEvaluating, Looking, check_reading
+from dualnet.requests import RULES, DynamicEvaluating, Looking, check_reading
 from dualnet.runs.shipped import list_shipped, require_shipped
 
 
 class Look(AdaptingOptions, Looking):
-    """Options of `look`.
-
-    Args:
-        run_folders: RUN folders of trained models, or names of shipped ones, or .keras files
-            (default: the two of English); the last one may be a file with the text, '-' for
-            standard input.
-        file: The last RUN, if it is a file, or what follows an option.
-        texts: Text to read; repeatable, one line each.
-        output: Page to write.
-    Args (learning while reading):
-        adapt: Read the text a second time, learning from each segment after scoring it.
-        rule: Update rule of --adapt: nadam, sgd, or rms with the statistics of the text that the
-            first RUN was trained on (default: nadam; shipped models have a rule of their own).
-        set: Override settings of --adapt, e.g. learning_rate=0.001 sequence_length=20.
-    """
+    """Options of `look`."""
 
     run_folders: list[str] = argument([], nargs="*", metavar="RUN")
+    """RUN folders of trained models, or names of shipped ones, or .keras files (default: the two of
+    English); the last one may be a file with the text, '-' for standard input."""
+
     file: str | None = field(None, hidden=True)
+    """The last RUN, if it is a file, or what follows an option."""
+
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
+    """Text to read; repeatable, one line each."""
+
     output: str = field(check=check_file, metavar="HTML")
+    """Page to write."""
+
+    adapt: bool = field(False, group="learning while reading")
+    """Read the text a second time, learning from each segment after scoring it."""
+
+    rule: str | None = choice(None, RULES, group="learning while reading")
+    """Update rule of --adapt: nadam, sgd, or rms with the statistics of the text that the first RUN
+    was trained on (default: nadam; shipped models have a rule of their own)."""
+
+    set: list[str] = field([], metavar="KEY=VALUE", group="learning while reading")
+    """Override settings of --adapt, e.g. learning_rate=0.001 sequence_length=20."""
 
     @classmethod
     def by_set(cls) -> dict[str, str]:

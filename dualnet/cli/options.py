@@ -46,60 +46,45 @@ def check_file(name: str, value: str) -> None:
 
 
 class OfModel(Options):
-    """The model of a command.
-
-    Args:
-        name: Name of a model of the zoo, or of a shipped one, or the path of your own card
-            (.toml) or RUN folder.
-    """
+    """The model of a command."""
 
     name: str = argument(metavar="MODEL", completer=models)
+    """Name of a model of the zoo, or of a shipped one, or the path of your own card (.toml) or RUN
+    folder."""
 
 
 class OfRun(Options):
-    """The RUN of a command.
-
-    Args:
-        run_folder: RUN folder of a trained model, or the name of one that is shipped, or a .keras
-            file.
-    """
+    """The RUN of a command."""
 
     run_folder: str = argument(metavar="RUN")
+    """RUN folder of a trained model, or the name of one that is shipped, or a .keras file."""
 
 
 class OfTexts(OfRun):
-    """A RUN and the texts that it reads.
-
-    Args:
-        file: File with one text per line; '-' or omitted: standard input.
-        texts: Text to read; repeatable.
-    """
+    """A RUN and the texts that it reads."""
 
     file: str | None = argument(None, nargs="?", metavar="FILE")
+    """File with one text per line; '-' or omitted: standard input."""
+
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
+    """Text to read; repeatable."""
 
 
 class OfCorpus(Options):
-    """The text of a command.
-
-    Args:
-        corpus: ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt
-            and test.txt, or a text file (default for a RUN: the corpus that it was trained on).
-    """
+    """The text of a command."""
 
     corpus: str | None = None
+    """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
+    test.txt, or a text file (default for a RUN: the corpus that it was trained on)."""
 
 
 class Fractions(Options):
-    """How a text file is divided.
-
-    Args:
-        fractions: Shares of the lines of a text file (default: 90 5 5).
-    """
+    """How a text file is divided."""
 
     fractions: list[float] | None = field(
         None, type=number, nargs=3, metavar=("TRAIN", "VALID", "TEST")
     )
+    """Shares of the lines of a text file (default: 90 5 5)."""
 
 
 class Reading(Fractions, ReadingCorpus):
@@ -111,39 +96,43 @@ class Reading(Fractions, ReadingCorpus):
 
 
 class Pairs(Options):
-    """Pairs of texts.
+    """Pairs of texts."""
 
-    Args (models that translate):
-        pairs: Folder of pairs, with train.en, train.de and so on; a table, source and target
-            separated by a tab; or 'numbers' (digits and words, to try it out).
-        source: Language of the source texts (default: en, with --files: source).
-        target: Language of the target texts (default: de, with --files: target).
-        files: Files of --pairs with other names, e.g. articles and headlines.
-    """
+    group = "models that translate"
 
     pairs: str | None = field(None, metavar="FOLDER")
+    """Folder of pairs, with train.en, train.de and so on; a table, source and target separated by a
+    tab; or 'numbers' (digits and words, to try it out)."""
+
     source: str | None = field(None, metavar="LANGUAGE")
+    """Language of the source texts (default: en, with --files: source)."""
+
     target: str | None = field(None, metavar="LANGUAGE")
+    """Language of the target texts (default: de, with --files: target)."""
+
     files: list[str] | None = field(
         None, nargs=6,
         metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE", "VALID_TARGET", "TEST_SOURCE",
                  "TEST_TARGET"),
     )  # fmt: skip
+    """Files of --pairs with other names, e.g. articles and headlines."""
+
     needs = {"pairs": ["source", "target", "files"]}
 
 
 class ReadingPairs(Pairs, Reading):
-    """How pairs of texts are read.
+    """How pairs of texts are read."""
 
-    Args (models that translate):
-        source_tokenizer: Tokeniser of the source of --pairs; --tokenizer is then that of the
-            target (default: one for both, learnt from both: that of --tokenizer, else bpe:N, where
-            N is that of the card for this corpus, else 4000).
-        max_tokens: Leave pairs with more tokens on a side out of train (default: 250).
-    """
+    group = "models that translate"
 
     source_tokenizer: str | None = field(None, metavar="TOKENIZER")
+    """Tokeniser of the source of --pairs; --tokenizer is then that of the target (default: one for
+    both, learnt from both: that of --tokenizer, else bpe:N, where N is that of the card for this
+    corpus, else 4000)."""
+
     max_tokens: int | None = count(None, least=1)
+    """Leave pairs with more tokens on a side out of train (default: 250)."""
+
     needs = {"pairs": ["source_tokenizer", "max_tokens"], "tokenizer": ["source_tokenizer"]}
     excludes = {"pairs": ["corpus", "documents", "fractions", "vocabulary_size", "min_count"]}
 
@@ -155,13 +144,10 @@ class ReadingPairs(Pairs, Reading):
 
 
 class Setting(Options):
-    """Settings that have no option of their own.
-
-    Args:
-        set: Override other settings, e.g. learning_rate=0.001.
-    """
+    """Settings that have no option of their own."""
 
     set: list[str] = field([], metavar="KEY=VALUE")
+    """Override other settings, e.g. learning_rate=0.001."""
 
 
 class AdaptingOptions(Setting, Adapting):
@@ -171,21 +157,24 @@ class AdaptingOptions(Setting, Adapting):
 
 
 class Resuming(Setting):
-    """Work that writes a folder, and that can be stopped and resumed.
+    """Work that writes a folder, and that can be stopped and resumed."""
 
-    Args (training):
-        output: Folder to write, new or empty.
-        seed: Random seed of weights and dropout masks (default: that of the card, else 0).
-        resume: Continue the training in --output from its last checkpoint.
-        checkpoint_steps: Training steps between checkpoints within an epoch.
-        quiet: Do not show the progress.
-    """
+    group = "training"
 
     output: str = field(metavar="RUN")
+    """Folder to write, new or empty."""
+
     seed: int | None = count(None)
+    """Random seed of weights and dropout masks (default: that of the card, else 0)."""
+
     resume: bool = False
+    """Continue the training in --output from its last checkpoint."""
+
     checkpoint_steps: int = count(500, least=1)
+    """Training steps between checkpoints within an epoch."""
+
     quiet: bool = False
+    """Do not show the progress."""
 
     def arguments_of(self, *own: str) -> dict[str, Any]:
         """Return the options that were given, as arguments of the function of the command.

@@ -16,7 +16,7 @@ from dualnet.cli.command import argument
 from dualnet.cli.console import Table, printable, quietly, report
 from dualnet.cli.evaluating import little_gain
 from dualnet.cli.options import AdaptingOptions, check_file
-from dualnet.requests import Rescoring
+from dualnet.requests import MISSING, RULES, Rescoring
 from dualnet.rescoring import BracketF1, Hypothesis, NBest
 from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
 from dualnet.rescoring.lists import numbered, weighted
@@ -27,50 +27,69 @@ from dualnet.text import Vocabulary
 
 
 class Rescore(AdaptingOptions, Rescoring):
-    """Options of `rescore`.
+    """Options of `rescore`."""
 
-    Args:
-        run_folders: RUN folders or .keras files: language models, or with --input models that
-            translate.
-        nbest: File of n-best lists.
-        format: moses ('id ||| words ||| features ||| score'), kaldi ('utterance-n words'), jsonl
-            (objects with id and text) or trees (in brackets, a blank line between sentences)
-            (default: jsonl for a file with that suffix, else moses).
-        scores: Scores of Kaldi lists, 'utterance-n number': a feature for each FILE.
-        input: The source texts, a line for each list.
-        feature_weights: Weights of the features, as --save-weights writes them (default: 1 for
-            each RUN, 0 for other features).
-        missing: What a feature counts in a hypothesis that lacks it: zero, which is more than any
-            log-probability, or the lowest of its list. A note says which, where one is missing.
-    Args (state and learning):
-        carry: Read each list in the state that the best hypothesis of the list before left.
-        adapt: Learn from the best hypothesis of a list before scoring the next list.
-        rule: Update rule of --adapt: nadam, sgd or rms (default: nadam, or that of the first RUN
-            if it is shipped).
-        set: Override settings of --adapt, e.g. learning_rate=0.001.
-    Args (output and weights):
-        best: Write only the best hypothesis of each list.
-        output: File to write (default: standard output).
-        tune: Learn the weights that are best for these references (a line for each list).
-        compare: Show what the weights are worth, measured on these references.
-        metric: Metric of --tune and --compare: bleu, wer or f1 (default: f1 for trees, else bleu).
-        save_weights: Write the weights of --tune, as TOML.
-        seed: Random seed of --tune and of the intervals.
-    """
+    group = "output and weights"
 
-    run_folders: list[str] = argument(nargs="+", metavar="RUN")
-    nbest: str = argument(metavar="NBEST")
-    format: str = choice("moses", FORMATS)
-    scores: list[str] = field([], metavar="FILE")
-    input: str | None = field(None, metavar="SOURCE")
-    feature_weights: str | None = field(None, metavar="FILE")
+    run_folders: list[str] = argument(nargs="+", metavar="RUN", group="")
+    """RUN folders or .keras files: language models, or with --input models that translate."""
+
+    nbest: str = argument(metavar="NBEST", group="")
+    """File of n-best lists."""
+
+    format: str = choice("moses", FORMATS, group="")
+    """moses ('id ||| words ||| features ||| score'), kaldi ('utterance-n words'), jsonl (objects
+    with id and text) or trees (in brackets, a blank line between sentences) (default: jsonl for a
+    file with that suffix, else moses)."""
+
+    scores: list[str] = field([], metavar="FILE", group="")
+    """Scores of Kaldi lists, 'utterance-n number': a feature for each FILE."""
+
+    input: str | None = field(None, metavar="SOURCE", group="")
+    """The source texts, a line for each list."""
+
+    feature_weights: str | None = field(None, metavar="FILE", group="")
+    """Weights of the features, as --save-weights writes them (default: 1 for each RUN, 0 for other
+    features)."""
+
     best: bool = False
+    """Write only the best hypothesis of each list."""
+
     output: str | None = field(None, check_file, metavar="FILE")
+    """File to write (default: standard output)."""
+
     tune: str | None = field(None, metavar="REFERENCES")
+    """Learn the weights that are best for these references (a line for each list)."""
+
     compare: str | None = field(None, metavar="REFERENCES")
+    """Show what the weights are worth, measured on these references."""
+
     metric: str | None = choice(None, METRICS)
+    """Metric of --tune and --compare: bleu, wer or f1 (default: f1 for trees, else bleu)."""
+
     save_weights: str | None = field(None, check_file, metavar="FILE")
+    """Write the weights of --tune, as TOML."""
+
     seed: int | None = count(None)
+    """Random seed of --tune and of the intervals."""
+
+    missing: str = choice("zero", MISSING, group="")
+    """What a feature counts in a hypothesis that lacks it: zero, which is more than any
+    log-probability, or the lowest of its list. A note says which, where one is missing."""
+
+    carry: bool = field(False, group="state and learning")
+    """Read each list in the state that the best hypothesis of the list before left."""
+
+    adapt: bool = field(False, group="state and learning")
+    """Learn from the best hypothesis of a list before scoring the next list."""
+
+    rule: str | None = choice(None, RULES, group="state and learning")
+    """Update rule of --adapt: nadam, sgd or rms (default: nadam, or that of the first RUN if it is
+    shipped)."""
+
+    set: list[str] = field([], metavar="KEY=VALUE", group="state and learning")
+    """Override settings of --adapt, e.g. learning_rate=0.001."""
+
     needs = {"tune": ["save_weights"]}
     excludes = {"compare": ["tune"], "feature_weights": ["tune"]}
 

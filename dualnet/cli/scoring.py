@@ -53,19 +53,21 @@ def check_output(name: str, value: str) -> None:
 
 
 class Streaming(Options):
-    """How rows of large inputs are written.
+    """How rows of large inputs are written."""
 
-    Args (large inputs):
-        output: Write the rows to FILE: .jsonl (an object of JSON a line), .tsv (a table with tabs)
-            or .parquet (a folder of numbered parts), and print the totals alone.
-        resume: Go on where a killed command stopped to write --output, or begin.
-        shard: Read one of N parts of the input, I from 1 to N. The outputs of all, one after
-            another, are that of the whole.
-    """
+    group = "large inputs"
 
     output: str | None = field(None, check_output, metavar="FILE")
+    """Write the rows to FILE: .jsonl (an object of JSON a line), .tsv (a table with tabs) or
+    .parquet (a folder of numbered parts), and print the totals alone."""
+
     resume: bool = False
+    """Go on where a killed command stopped to write --output, or begin."""
+
     shard: str | None = field(None, check_shard, metavar="I/N")
+    """Read one of N parts of the input, I from 1 to N. The outputs of all, one after another, are
+    that of the whole."""
+
     needs = {"output": ["resume"]}
 
     def part(self) -> tuple[int, int]:
@@ -73,27 +75,42 @@ class Streaming(Options):
 
 
 class Score(OfTexts, Streaming, AdaptingOptions, Surprising):
-    """Options of `score`.
+    """Options of `score`."""
 
-    Args:
-        file: File with one text per line, which gzip may have compressed; '-' or omitted:
-            standard input.
-        texts: Text to score, in which a newline is <eos>; repeatable.
-    Args (surprisal):
-        format: 'surprisal': print a tab-separated row for each token, with its surprisal in bits.
-        entropy: With --format surprisal: add the entropy, in bits, of each prediction.
-        words: With --format surprisal: print a row for each word, with the sum over its tokens;
-            white space separates words.
-        split_punctuation: With --words: print the punctuation before and after a word as rows of
-            its own.
-        adapt: With --format surprisal: learn from each text, in one step, after scoring it.
-        rule: Update rule of --adapt: nadam, sgd, rms or published (default: nadam; shipped models
-            have a rule of their own).
-        set: Override settings of --adapt, e.g. learning_rate=0.001.
-    """
+    group = "surprisal"
 
     format: str | None = choice(None, ["surprisal"], metavar="surprisal")
+    """'surprisal': print a tab-separated row for each token, with its surprisal in bits."""
+
     rule: str | None = choice(None, [*RULES, "published"])
+    """Update rule of --adapt: nadam, sgd, rms or published (default: nadam; shipped models have a
+    rule of their own)."""
+
+    file: str | None = argument(None, nargs="?", metavar="FILE", group="")
+    """File with one text per line, which gzip may have compressed; '-' or omitted: standard input.
+    """
+
+    texts: list[str] | None = field(
+        None, flags=["--text"], action="append", metavar="TEXT", group=""
+    )
+    """Text to score, in which a newline is <eos>; repeatable."""
+
+    entropy: bool = False
+    """With --format surprisal: add the entropy, in bits, of each prediction."""
+
+    words: bool = False
+    """With --format surprisal: print a row for each word, with the sum over its tokens; white space
+    separates words."""
+
+    split_punctuation: bool = False
+    """With --words: print the punctuation before and after a word as rows of its own."""
+
+    adapt: bool = False
+    """With --format surprisal: learn from each text, in one step, after scoring it."""
+
+    set: list[str] = field([], metavar="KEY=VALUE")
+    """Override settings of --adapt, e.g. learning_rate=0.001."""
+
     needs = {"format": ["entropy", "words", "adapt"]}
     excludes = {"adapt": ["resume", "shard"]}  # the weights depend on all texts before
 
@@ -301,16 +318,14 @@ def _surprising(options: Score, run: Run) -> Surprising:
 
 
 class MinimalPairs(OfRun, Streaming):
-    """Options of `minimal-pairs`.
-
-    Args:
-        files: File with one JSON object per line: sentence_good, sentence_bad and, optionally,
-            UID and field. Gzip may have compressed it.
-        format: 'pairs': print a tab-separated row for each pair, with both log-probabilities.
-    """
+    """Options of `minimal-pairs`."""
 
     files: list[str] = argument(nargs="+", metavar="FILE")
+    """File with one JSON object per line: sentence_good, sentence_bad and, optionally, UID and
+    field. Gzip may have compressed it."""
+
     format: str | None = choice(None, ["pairs"], metavar="pairs")
+    """'pairs': print a tab-separated row for each pair, with both log-probabilities."""
 
 
 def minimal_pairs(options: MinimalPairs) -> None:

@@ -30,43 +30,49 @@ COUNTS = ("epochs", "batch_size", "sequence_length")  # settings of at least 1
 
 
 class Training(OfCorpus, Resuming):
-    """Options that `train` and `gate` share.
+    """Options that `train` and `gate` share."""
 
-    Args (training):
-        epochs: Training epochs, not counting fine-tuning (default: as in the card).
-        set: Override arguments of the recipe, of its gate and, for `train`, of the builder, e.g.
-            learning_rate=0.001.
-        devices: Divide batches among so many devices, or 'all' (JAX only).
-        keep_every: Keep the model after so many words that were read, e.g. 1M..10M,10M..100M, each
-            as a RUN of its own, RUN/kept/1M, ...
-    """
+    group = "training"
 
     epochs: int | None = count(None, least=1)
+    """Training epochs, not counting fine-tuning (default: as in the card)."""
+
     devices: str | int | None = field(
         None, type=number_or("all", int, "a number of devices"), metavar="N"
     )
+    """Divide batches among so many devices, or 'all' (JAX only)."""
+
     keep_every: str | None = field(None, metavar="WORDS")
+    """Keep the model after so many words that were read, e.g. 1M..10M,10M..100M, each as a RUN of
+    its own, RUN/kept/1M, ..."""
+
+    set: list[str] = field([], metavar="KEY=VALUE")
+    """Override arguments of the recipe, of its gate and, for `train`, of the builder, e.g.
+    learning_rate=0.001."""
 
 
 class Train(ReadingPairs, Training, OfModel):
-    """Options of `train`.
+    """Options of `train`."""
 
-    Args (models that translate):
-        lowercase: Convert the pairs to lower case first; for --corpus, a card of your own may say
-            lowercase = true.
-    Args (training):
-        card_for: Use the sizes and the recipe that MODEL has for this corpus, e.g. multi30k
-            (default: those for the corpus itself, else the first).
-        weights: Start from the weights of this RUN folder, shipped model or .keras file.
-        dry_run: Say how long an epoch takes on this machine, from a few steps, and write nothing.
-        seeds: Train once for each of these seeds, into RUN/seed-N, and show mean and deviation.
-    """
+    group = "models that translate"
 
     lowercase: bool = False
-    card_for: str | None = field(None, metavar="CORPUS")
-    weights: str | None = field(None, metavar="RUN")
-    dry_run: bool = False
-    seeds: list[int] | None = field(None, nargs="+")
+    """Convert the pairs to lower case first; for --corpus, a card of your own may say lowercase =
+    true."""
+
+    card_for: str | None = field(None, metavar="CORPUS", group="training")
+    """Use the sizes and the recipe that MODEL has for this corpus, e.g. multi30k (default: those
+    for the corpus itself, else the first)."""
+
+    weights: str | None = field(None, metavar="RUN", group="training")
+    """Start from the weights of this RUN folder, shipped model or .keras file."""
+
+    dry_run: bool = field(False, group="training")
+    """Say how long an epoch takes on this machine, from a few steps, and write nothing."""
+
+    seeds: list[int] | None = field(None, nargs="+", group="training")
+    """Train once for each of these seeds, into RUN/seed-N, and show mean and deviation."""
+
     needs = {"pairs": ["lowercase"]}
     excludes = {"seed": ["seeds"], "dry_run": ["resume", "seeds"]}
 
@@ -76,15 +82,13 @@ class Gate(Training, OfRun):
 
 
 class Ensemble(Options):
-    """Options of `ensemble`.
-
-    Args:
-        run_folders: RUN folders of trained models, or names of shipped ones; at least two.
-        output: Folder to write, new or empty.
-    """
+    """Options of `ensemble`."""
 
     run_folders: list[str] = argument(nargs="+", metavar="RUN")
+    """RUN folders of trained models, or names of shipped ones; at least two."""
+
     output: str = field(metavar="RUN")
+    """Folder to write, new or empty."""
 
 
 def train(options: Train) -> None:

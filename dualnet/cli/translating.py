@@ -29,21 +29,24 @@ PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
 
 
 class Translate(OfTexts, Translating):
-    """Options of `translate`.
-
-    Args:
-        texts: Text to translate; repeatable.
-        output: Write to FILE, whole or not at all, instead of standard output.
-        ensemble: Further RUNs, with which to average the probabilities.
-        format: text, or moses: 'number ||| translation ||| features ||| score'.
-        plot: Draw the attention of the best translation: for one text, into a file ending in
-            .png; else into a new folder, with a picture for each line that is not empty.
-    """
+    """Options of `translate`."""
 
     output: str | None = field(None, check_file, metavar="FILE")
+    """Write to FILE, whole or not at all, instead of standard output."""
+
     ensemble: list[str] = field([], nargs="+", metavar="RUN")
+    """Further RUNs, with which to average the probabilities."""
+
     format: str = choice("text", FORMATS)
+    """text, or moses: 'number ||| translation ||| features ||| score'."""
+
     plot: str | None = field(None, metavar="PNG")
+    """Draw the attention of the best translation: for one text, into a file ending in .png; else
+    into a new folder, with a picture for each line that is not empty."""
+
+    texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
+    """Text to translate; repeatable."""
+
     excludes = {"ensemble": ["plot"]}
 
 

@@ -18,31 +18,32 @@ from dualnet.tuning.loading import list_jobs, load_job, text_of
 
 
 class Jobs(Options):
-    """Options of `jobs`.
-
-    Args:
-        name: Name of a job, or the path of your own (.toml).
-    """
+    """Options of `jobs`."""
 
     name: str | None = argument(None, nargs="?", metavar="JOB")
+    """Name of a job, or the path of your own (.toml)."""
 
 
 class Tune(Reading, OfCorpus, Searching, Resuming):
-    """Options of `tune`.
-
-    Args:
-        job: Name of a job (see 'dualnet jobs'), or the path of your own (.toml).
-        run_folder: RUN folder for a job that tunes a gate or an evaluation.
-        output: Folder to write, new or empty.
-    Args (search):
-        set: Fix settings instead of searching them; parameters=24M sets a size budget.
-        resume: Continue the search in DIR.
-        quiet: Do not show the table of trials.
-    """
+    """Options of `tune`."""
 
     job: str = argument(metavar="JOB")
+    """Name of a job (see 'dualnet jobs'), or the path of your own (.toml)."""
+
     run_folder: str | None = field(None, flags=["--run"], metavar="RUN")
+    """RUN folder for a job that tunes a gate or an evaluation."""
+
     output: str = field(metavar="DIR")
+    """Folder to write, new or empty."""
+
+    set: list[str] = field([], metavar="KEY=VALUE", group="search")
+    """Fix settings instead of searching them; parameters=24M sets a size budget."""
+
+    resume: bool = field(False, group="search")
+    """Continue the search in DIR."""
+
+    quiet: bool = field(False, group="search")
+    """Do not show the table of trials."""
 
 
 def jobs(options: Jobs) -> None:

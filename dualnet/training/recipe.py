@@ -35,102 +35,6 @@ class Recipe(Settings):
     takes no segment longer than 80 in fine-tuning; DGLSTM forgets at each new epoch that it
     has halved the rate. None of this is reproduced here.
 
-    Args:
-        optimizer: "nadam", "adam", "adamw", "rectified_adam" (Liu et al., 2020) or "sgd".
-        learning_rate: float above 0.
-        beta_1: float, at least 0 and below 1. Momentum of all but "sgd".
-        epsilon: float above 0. Of all but "sgd", added to the root of the mean square.
-        clipnorm: float. Maximum norm of each weight's gradient; 0 for none.
-        global_clipnorm: float. Maximum norm of all gradients together; 0 for none. Excludes
-            `clipnorm`.
-        weight_decay: float. `weight_decay * w` is added to the gradient of every weight w
-            after clipping, as in torch's optimizers. With "adam" and "nadam" it therefore
-            goes through their moments and shrinks weights with small gradients more than
-            those with large ones; Keras's own decay bypasses the moments, and so does that of
-            "adamw" (Loshchilov and Hutter, 2019).
-        loss_reduction: "mean" over the tokens of a batch, or "sum": the sum over time of
-            the mean over rows. Penalties are the same in both. Clipping thresholds and
-            rates of "sgd" do not carry over from one to the other.
-        batching: "streams", the text as parallel streams with carried state; or
-            "sentences", whole sentences in a new order each epoch, padded on the left, each
-            from the zero state, in evaluation too; or "pairs", of a corpus of `load_pairs`,
-            those of similar length together.
-        batch_size: int. Number of parallel streams, of sentences, or at most of pairs.
-        tokens_per_batch: int. For pairs, the most positions of source and target that a batch
-            has, padding included; 0 for no limit.
-        sequence_length: int. For streams, the tokens between two updates and the reach of
-            back-propagation.
-        length_deviation: float. Above 0, segments have random lengths, see `TokenBatches`.
-        longest_length: int. Maximum random length; 0 for no limit.
-        partial_shuffle: bool. Before each epoch, cut every stream at a random point and
-            swap the halves.
-        drop_state_probability: float, at least 0 and below 1. The probability with which a stream
-            begins a segment in the zero state instead of the one that it has come to, as texts do
-            that are read later (Melis et al., 2018, https://arxiv.org/abs/1707.05589, in their
-            code). Without it, training in one pass begins each stream only once.
-        epochs: int. Passes over the training text, not counting fine-tuning.
-        hold_epochs: int. Epochs before the learning rate decays.
-        decay: float above 0, at most 1. Factor of the learning rate per epoch after that.
-        plateau_decay: float above 0, at most 1. Factor after an epoch without improvement.
-        linear_decay: bool. Also lower the rate from step to step, in a straight line from the
-            first one to zero at the end of the last of `epochs`. For training in one pass.
-        square_root_decay: bool. Divide the learning rate of epoch e by sqrt(e) (Takase et
-            al., 2017).
-        averaging: "none", "asgd", "mean" or "two_tailed". From some epoch on the weights are
-            averaged after every step (see `training.optimizers.Averaging`). Validation and the
-            saved best weights then use the averages; training continues from the raw weights.
-            "asgd", which needs the optimizer "sgd", starts after an epoch whose validation
-            perplexity exceeds the minimum of all earlier ones except the `average_interval`
-            right before it; "mean" starts after `average_interval` epochs in a row without
-            a new best. "two_tailed" needs no such choice: it averages from the first step,
-            and drops early weights once that helps validation (Melis, 2022,
-            https://arxiv.org/abs/2209.12581). While the plain weights are better, it keeps
-            those. `metrics.csv` has the perplexities of all three, and the RUN the best
-            weights without averaging, too, as `plain.weights.h5`.
-        average_interval: int, at least 1.
-        average_from: int. Epoch, from 1, in which averaging starts at the latest; 0 for no
-            such limit.
-        finetune: "none", "once" or "until_no_gain". After the last epoch, a round of
-            fine-tuning continues from the best weights with a fresh average, active from
-            its first step. The round ends after an epoch whose validation perplexity
-            exceeds the minimum of all earlier ones of the round except the
-            `average_interval` right before it. "until_no_gain" adds rounds until one does
-            not lower the best validation perplexity. Needs `averaging="asgd"`.
-        finetune_epochs: int. Maximum epochs per round; 0 for as many as `epochs`.
-        finetune_learning_rate: float. Constant learning rate of the rounds; 0 for
-            `learning_rate`.
-        label_smoothing: float, at least 0 and below 1. Share of the training loss that is the
-            mean of -log p over all words, instead of the target alone (Szegedy et al., 2016,
-            https://arxiv.org/abs/1512.00567).
-        dropout_samples: int, at least 1. Each step reads its batch so many times, with masks and
-            states of their own, and trains -log of the mean of the probabilities of each word
-            (Melis, 2022, https://arxiv.org/abs/2211.01848). `embedding_dropout` and
-            `weight_dropout` draw once for all rows, and so for all samples. More samples
-            regularise less: raise the dropouts, and evaluate at the best temperature.
-        on_divergence: "stop" or "restart". An epoch has diverged if a loss or a weight is not
-            finite; with "restart", also if its validation perplexity (of the plain weights with
-            "two_tailed") is not finite, or over twice the best so far while its training
-            perplexity is no new best. "stop" then ends training with an error. "restart" goes
-            back to the end of the best epoch so far, or to the start, with the optimizer and the
-            averages as they were then, and 0.9 times the learning rate (Melis, 2022). The epochs
-            since then are dropped. After 20 restarts it stops. The limit, and when an epoch has
-            diverged, are our choice.
-        patience: int. Training ends after so many epochs in a row without a new best
-            validation result; 0 for never.
-        watch: "perplexity", or "bleu" for pairs: the validation result that decides which
-            weights are best, and when the rate decays or patience ends. BLEU is that of greedy
-            translations, as `sacrebleu` computes it.
-        keep_every: str, e.g. "1M..10M,10M..100M". Also keeps the model after each million words
-            that were read, up to 10 million, and then after each 10 million up to 100 million;
-            "1M" has no end. Each is a RUN folder of its own, `kept/1M`, `kept/2M` and so on
-            in that of the run. Words are those of the training text between white space,
-            whatever the tokeniser, and of all epochs; within an epoch their number is in
-            proportion to the steps. Averages are kept once they are validated, except those of
-            "two_tailed". May change on resuming.
-        dtype_policy: "float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
-            `keras.config.dtype_policy()`. A mixed policy runs matrix products in half
-            precision during training and validation. Weights, gates, states, logits, losses
-            and sums stay in float32, and so do the final model and its evaluation.
 
     Example:
 
@@ -148,40 +52,156 @@ class Recipe(Settings):
     """
 
     optimizer: str = choice("nadam", OPTIMIZERS)
+    """"nadam", "adam", "adamw", "rectified_adam" (Liu et al., 2020) or "sgd"."""
+
     learning_rate: float = positive(1e-3)
+    """float above 0."""
+
     beta_1: float = field(0.9, check_fraction, unless={"optimizer": "sgd"})
+    """float, at least 0 and below 1. Momentum of all but "sgd"."""
+
     epsilon: float = positive(1e-7, unless={"optimizer": "sgd"})
+    """float above 0. Of all but "sgd", added to the root of the mean square."""
+
     clipnorm: float = 0.0
+    """float. Maximum norm of each weight's gradient; 0 for none."""
+
     global_clipnorm: float = 0.0
+    """float. Maximum norm of all gradients together; 0 for none. Excludes `clipnorm`."""
+
     weight_decay: float = 0.0
+    """float. `weight_decay * w` is added to the gradient of every weight w after clipping, as in
+    torch's optimizers. With "adam" and "nadam" it therefore goes through their moments and shrinks
+    weights with small gradients more than those with large ones; Keras's own decay bypasses the
+    moments, and so does that of "adamw" (Loshchilov and Hutter, 2019)."""
+
     loss_reduction: str = choice("mean", LOSS_REDUCTIONS)
+    """"mean" over the tokens of a batch, or "sum": the sum over time of the mean over rows.
+    Penalties are the same in both. Clipping thresholds and rates of "sgd" do not carry over from
+    one to the other."""
+
     batching: str = choice("streams", BATCHING)
+    """"streams", the text as parallel streams with carried state; or "sentences", whole sentences
+    in a new order each epoch, padded on the left, each from the zero state, in evaluation too; or
+    "pairs", of a corpus of `load_pairs`, those of similar length together."""
+
     batch_size: int = count(32, least=1)
+    """int. Number of parallel streams, of sentences, or at most of pairs."""
+
     tokens_per_batch: int = count(0)
+    """int. For pairs, the most positions of source and target that a batch has, padding included; 0
+    for no limit."""
+
     sequence_length: int = count(25, least=1)
+    """int. For streams, the tokens between two updates and the reach of back-propagation."""
+
     length_deviation: float = 0.0
+    """float. Above 0, segments have random lengths, see `TokenBatches`."""
+
     longest_length: int = count(0, unless={"length_deviation": 0})
+    """int. Maximum random length; 0 for no limit."""
+
     partial_shuffle: bool = False
+    """bool. Before each epoch, cut every stream at a random point and swap the halves."""
+
     drop_state_probability: float = field(0.0, check_fraction, unless={"drop_state_probability": 0})
+    """float, at least 0 and below 1. The probability with which a stream begins a segment in the
+    zero state instead of the one that it has come to, as texts do that are read later (Melis et
+    al., 2018, https://arxiv.org/abs/1707.05589, in their code). Without it, training in one pass
+    begins each stream only once."""
+
     epochs: int = count(100, least=1)
+    """int. Passes over the training text, not counting fine-tuning."""
+
     hold_epochs: int = count(0, unless={"decay": 1})
+    """int. Epochs before the learning rate decays."""
+
     decay: float = field(1.0, check_factor, unless={"decay": 1})
+    """float above 0, at most 1. Factor of the learning rate per epoch after that."""
+
     plateau_decay: float = field(1.0, check_factor, unless={"plateau_decay": 1})
+    """float above 0, at most 1. Factor after an epoch without improvement."""
+
     linear_decay: bool = field(False, unless={"linear_decay": False})
+    """bool. Also lower the rate from step to step, in a straight line from the first one to zero at
+    the end of the last of `epochs`. For training in one pass."""
+
     square_root_decay: bool = False
+    """bool. Divide the learning rate of epoch e by sqrt(e) (Takase et al., 2017)."""
+
     averaging: str = choice("none", AVERAGES)
+    """"none", "asgd", "mean" or "two_tailed". From some epoch on the weights are averaged after
+    every step (see `training.optimizers.Averaging`). Validation and the saved best weights then use
+    the averages; training continues from the raw weights. "asgd", which needs the optimizer "sgd",
+    starts after an epoch whose validation perplexity exceeds the minimum of all earlier ones except
+    the `average_interval` right before it; "mean" starts after `average_interval` epochs in a row
+    without a new best. "two_tailed" needs no such choice: it averages from the first step, and
+    drops early weights once that helps validation (Melis, 2022, https://arxiv.org/abs/2209.12581).
+    While the plain weights are better, it keeps those. `metrics.csv` has the perplexities of all
+    three, and the RUN the best weights without averaging, too, as `plain.weights.h5`."""
+
     average_interval: int = count(5, least=1, unless={"averaging": "none"})
+    """int, at least 1."""
+
     average_from: int = count(0, unless={"averaging": "none"})
+    """int. Epoch, from 1, in which averaging starts at the latest; 0 for no such limit."""
+
     finetune: str = choice("none", ("none", "once", "until_no_gain"))
+    """"none", "once" or "until_no_gain". After the last epoch, a round of fine-tuning continues
+    from the best weights with a fresh average, active from its first step. The round ends after an
+    epoch whose validation perplexity exceeds the minimum of all earlier ones of the round except
+    the `average_interval` right before it. "until_no_gain" adds rounds until one does not lower the
+    best validation perplexity. Needs `averaging="asgd"`."""
+
     finetune_epochs: int = count(0, unless={"finetune": "none"})
+    """int. Maximum epochs per round; 0 for as many as `epochs`."""
+
     finetune_learning_rate: float = field(0.0, unless={"finetune": "none"})
+    """float. Constant learning rate of the rounds; 0 for `learning_rate`."""
+
     label_smoothing: float = field(0.0, check_fraction)
+    """float, at least 0 and below 1. Share of the training loss that is the mean of -log p over all
+    words, instead of the target alone (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567)."""
+
     dropout_samples: int = count(1, least=1, unless={"dropout_samples": 1})
+    """int, at least 1. Each step reads its batch so many times, with masks and states of their own,
+    and trains -log of the mean of the probabilities of each word (Melis, 2022,
+    https://arxiv.org/abs/2211.01848). `embedding_dropout` and `weight_dropout` draw once for all
+    rows, and so for all samples. More samples regularise less: raise the dropouts, and evaluate at
+    the best temperature."""
+
     on_divergence: str = choice("stop", ("stop", "restart"), unless={"on_divergence": "stop"})
+    """"stop" or "restart". An epoch has diverged if a loss or a weight is not finite; with
+    "restart", also if its validation perplexity (of the plain weights with "two_tailed") is not
+    finite, or over twice the best so far while its training perplexity is no new best. "stop" then
+    ends training with an error. "restart" goes back to the end of the best epoch so far, or to the
+    start, with the optimizer and the averages as they were then, and 0.9 times the learning rate
+    (Melis, 2022). The epochs since then are dropped. After 20 restarts it stops. The limit, and
+    when an epoch has diverged, are our choice."""
+
     patience: int = count(0)
+    """int. Training ends after so many epochs in a row without a new best validation result; 0 for
+    never."""
+
     watch: str = choice("perplexity", ("perplexity", "bleu"))
+    """"perplexity", or "bleu" for pairs: the validation result that decides which weights are best,
+    and when the rate decays or patience ends. BLEU is that of greedy translations, as `sacrebleu`
+    computes it."""
+
     keep_every: str = field("", check_keep_every, unless={"keep_every": ""})
+    """str, e.g. "1M..10M,10M..100M". Also keeps the model after each million words that were read,
+    up to 10 million, and then after each 10 million up to 100 million; "1M" has no end. Each is a
+    RUN folder of its own, `kept/1M`, `kept/2M` and so on in that of the run. Words are those of the
+    training text between white space, whatever the tokeniser, and of all epochs; within an epoch
+    their number is in proportion to the steps. Averages are kept once they are validated, except
+    those of "two_tailed". May change on resuming."""
+
     dtype_policy: str = choice("", ("", "float32", "mixed_bfloat16", "mixed_float16"))
+    """"float32", "mixed_bfloat16" or "mixed_float16"; "" for that of Keras,
+    `keras.config.dtype_policy()`. A mixed policy runs matrix products in half precision during
+    training and validation. Weights, gates, states, logits, losses and sums stay in float32, and so
+    do the final model and its evaluation."""
+
     excludes = {"clipnorm": ["global_clipnorm"]}
 
     def check(self) -> None:

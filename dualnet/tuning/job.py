@@ -421,28 +421,32 @@ class Job(Settings):
 
 
 class Searching(Settings):
-    """How a job is searched.
+    """How a job is searched."""
 
-    Args (limits):
-        max_trials: int. Number of trials; "hyperband" sets its own (default: as in the job).
-        max_hours: float. Stop after so many hours (default: as in the job). Trials under way are
-            left for `resume`, which starts the limit anew.
-        max_hours_per_trial: float. Stop a trial after so many hours and keep its result so far
-            (default: as in the job).
-        workers: int. Number of trials at a time on this machine.
-    Args (search):
-        tuner: random, bayesian, hyperband or grid (default: as in the job).
-        seed: int. Seed of the search and of each trial (default: as in the job).
-        checkpoint_steps: int. Steps between two checkpoints of a training.
-    """
+    group = "limits"
 
     max_trials: int | None = count(None, least=1)
+    """int. Number of trials; "hyperband" sets its own (default: as in the job)."""
+
     max_hours: float | None = positive(None, metavar="H")
+    """float. Stop after so many hours (default: as in the job). Trials under way are left for
+    `resume`, which starts the limit anew."""
+
     max_hours_per_trial: float | None = positive(None, metavar="H")
+    """float. Stop a trial after so many hours and keep its result so far (default: as in the job).
+    """
+
     workers: int = count(1, least=1)
-    tuner: str | None = choice(None, TUNERS)
-    seed: int | None = count(None)
-    checkpoint_steps: int = count(500, least=1)
+    """int. Number of trials at a time on this machine."""
+
+    tuner: str | None = choice(None, TUNERS, group="search")
+    """random, bayesian, hyperband or grid (default: as in the job)."""
+
+    seed: int | None = count(None, group="search")
+    """int. Seed of the search and of each trial (default: as in the job)."""
+
+    checkpoint_steps: int = count(500, least=1, group="search")
+    """int. Steps between two checkpoints of a training."""
 
 
 def parse_count(text: str | int) -> int:
