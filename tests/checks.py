@@ -16,7 +16,6 @@ import pytest
 from keras import ops, tree
 
 from dualnet import corpora, zoo
-from dualnet._fields import ENTRY, SECTION
 from dualnet.builders import CELLS
 from tests import reference
 
@@ -309,13 +308,9 @@ def check_step(cell, rng):
 
 def documented(kind):
     """Return the entries of the arguments in the manual of a class, by name."""
-    entries, within = {}, False
-    for line in inspect.cleandoc(kind.__doc__).splitlines():
-        entry = ENTRY.match(line)
-        within = bool(SECTION.fullmatch(line)) or (within and (line[:4].isspace() or bool(entry)))
-        if within and entry:
-            entries[entry[1]] = entry[2]
-    return entries
+    _, _, manual = inspect.cleandoc(kind.__doc__).partition("Args:\n")
+    entries, *_ = re.split(r"^(?=\w)", manual, maxsplit=1, flags=re.MULTILINE)
+    return dict(re.findall(r"^    (\w+): (.*)", entries, re.MULTILINE))
 
 
 def excluded(entry):

@@ -26,7 +26,7 @@ settings.load_profile("dualnet")
 ON_TENSORFLOW_ALONE = (
     "alignments allocator analysis cli* columns comparison corpora corpora_batches "
     "corpora_cached_ids corpora_pairs demo docstrings files_of_* fuzz large_* links lm_eval "
-    "look* memory minimal_pairs misuse notebooks pages peers pretrained quiet ray requests "
+    "look* memory minimal_pairs notebooks pages peers pretrained quiet ray requests "
     "rescoring resume_kills schedules sentencepiece serving* sherpa_onnx step_size surprisal "
     "text toml translations trees tuning* wheel zoo"
 )
@@ -42,7 +42,7 @@ SLOW_ON_EACH = {
 SAME_ON_EACH = re.compile(r"refused|_(is|are)_told|_cannot_be|_manual")
 # The files that take longest, begun first: at the end, no worker is left alone with one of them.
 LONGEST = [
-    "pages", "notebooks", "misuse", "serving", "cli_translation", "tuning_kills", "resume",
+    "pages", "notebooks", "serving", "cli_translation", "tuning_kills", "resume",
     "resume_kills", "pretrained", "combinations", "cli", "docstrings", "adaptation",
     "layers_cells", "cli_rescoring", "training", "translation", "averaging", "zoo",
     "serving_bpe", "rescoring", "language_model", "recurrence", "attention", "own_parts",

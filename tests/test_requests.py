@@ -22,23 +22,23 @@ from tests.checks import excluded, small
 
 
 class Layer(Settings):
-    """A layer.
-
-    Args:
-        units: int, at least 1. Size
-            of the output.
-        kind: Name of the layer.
-    Args (regularisation):
-        input_dropout: On the inputs.
-        shared: Whether weights are shared.
-        limit: Largest value; None for none.
-    """
+    """A layer."""
 
     units: int = 8
+    """int, at least 1. Size
+    of the output."""
+
     kind: str = choice("dense", ["dense", "sparse"])
-    input_dropout: float = 0.0
-    shared: bool = False
-    limit: float | None = None
+    """Name of the layer."""
+
+    input_dropout: float = field(0.0, group="regularisation")
+    """On the inputs."""
+
+    shared: bool = field(False, group="regularisation")
+    """Whether weights are shared."""
+
+    limit: float | None = field(None, group="regularisation")
+    """Largest value; None for none."""
 
     def check(self):
         if self.shared and self.limit:
@@ -46,16 +46,16 @@ class Layer(Settings):
 
 
 class WideLayer(Layer):
-    """A layer of a class of its own.
+    """A layer of a class of its own."""
 
-    Args:
-        units: Number of columns.
-        columns: Names of the columns.
-        depth: Of the stack.
-    """
+    units: int = 8
+    """Number of columns."""
 
     columns: list[str] = field([])
+    """Names of the columns."""
+
     depth: int = count(1, least=1)
+    """Of the stack."""
 
 
 @pytest.mark.parametrize(
