@@ -74,7 +74,7 @@ class Settings:
     concern several fields.
 
     The string under a field documents it, in Python and on the command line, where `group` is the
-    title of the options of a class.
+    title of the options of a class. It is also put in place of `{arguments}` in the docstring.
 
     Example:
 
@@ -93,6 +93,7 @@ class Settings:
 
     def __init_subclass__(cls) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        cls.__doc__ = _with_arguments(cls, [cls])
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -277,12 +278,18 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
         function.__signature__ = signature.replace(  # type: ignore[attr-defined]
             parameters=[*own, *fields.values(), *others]
         )
-        text = "\n".join(map(_entries, classes))
-        docstring = inspect.cleandoc(function.__doc__ or "")
-        function.__doc__ = docstring.replace("{arguments}", text.strip())
+        function.__doc__ = _with_arguments(function, classes)
         return function
 
     return decorate
+
+
+def _with_arguments(documented: Any, classes: Iterable[type[Settings]]) -> str:
+    """Return the docstring with the documentation of all fields in place of `{arguments}`."""
+    docstring = inspect.cleandoc(documented.__doc__ or "")
+    if "{arguments}" not in docstring:
+        return docstring
+    return docstring.replace("{arguments}", "\n".join(map(_entries, classes)).strip())
 
 
 def _entries(settings: type[Settings]) -> str:

@@ -35,6 +35,8 @@ class Recipe(Settings):
     takes no segment longer than 80 in fine-tuning; DGLSTM forgets at each new epoch that it
     has halved the rate. None of this is reproduced here.
 
+    Args:
+        {arguments}
 
     Example:
 
