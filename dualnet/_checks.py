@@ -50,10 +50,8 @@ def check_count(name: str, value: Any, *, least: int) -> int:
         number = operator.index(value)
     except TypeError:
         number = least - 1
-    if not least <= number < 2**63 or isinstance(value, bool):
-        limit = " and below 2**63" * (number >= 2**63)
-        message = f"must be an integer of at least {least}{limit}."
-        raise ArgumentError(name, message, **{name: value})
+    if number < least or isinstance(value, bool):
+        raise ArgumentError(name, f"must be an integer of at least {least}.", **{name: value})
     return number
 
 

@@ -1,74 +1,24 @@
-"""Reads TOML files, checks them against a schema, and locates keys for error messages."""
+"""Reads TOML files, and checks their keys against a schema."""
 
 import os
-import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias, Union
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
-from dualnet._files import NotARegularFileError, TooLargeError, read_bounded
+from dualnet._files import NotARegularFileError, read_bounded
 
 LARGEST = 10**6  # bytes of a file
-DEEPEST = 20  # tables and lists within each other, and parts of a key
-_QUOTED = re.compile(
-    r""""{3}.*?"{3}|\'{3}.*?\'{3}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|\#[^\n]*""", re.DOTALL
-)
-_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}[\w-]")
 
 
 def read_toml(path: StrPath, *, what: str = "A card") -> dict[str, Any]:
-    """Return the contents of the TOML file `path`. Error messages call the file `what`.
-
-    A file may have `LARGEST` bytes, nest `DEEPEST` deep and, as TOML says, hold integers of 64
-    bits: beyond that, parsing it or printing its values could take for ever.
-    """
-
-    def refused(requirement: str, received: str) -> ValueError:
-        return ValueError(f"{what} must {requirement}. Received: {os.fspath(path)!r}{received}.")
-
+    """Return the contents of the TOML file `path`. Error messages call the file `what`."""
     try:
-        data = read_bounded(path, LARGEST)
+        return tomllib.loads(read_bounded(path, LARGEST).decode("utf-8-sig"))
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.") from None
-    except NotARegularFileError:
-        raise refused("be a regular file", ", which is a device or a pipe") from None
-    except TooLargeError:
-        raise refused(f"have at most {LARGEST:,} bytes", ", which has more") from None
-    try:
-        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-        shallow = not _LONG_KEY.search(_QUOTED.sub("q", text))  # tomllib takes quadratic time
-        table = tomllib.loads(text) if shallow else {}
-    except UnicodeDecodeError as error:
-        place = f" with byte 0x{error.object[error.start]:02x} at offset {error.start}"
-        raise refused("be UTF-8", place) from None
-    except (ValueError, RecursionError) as error:
-        raise refused("be TOML", f": {error}") from None
-    if not shallow or _depth(table) > DEEPEST:
-        raise refused(f"nest at most {DEEPEST} deep", ", which is deeper")
-    for key, value in _integers(table):
-        if not -(2**63) <= value < 2**63:
-            place = f", line {line}" if (line := line_of(text, key)) else ""
-            raise refused("hold integers of 64 bits", f"{place}, where `{key}` has more")
-    return table
-
-
-def _depth(value: Any) -> int:
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, items), default=0) if isinstance(value, (dict, list)) else 0
-
-
-def _integers(value: Any, key: str = "") -> Iterator[tuple[str, int]]:
-    """Yield each integer in `value`, and the key it stands below."""
-    if isinstance(value, int):
-        yield key, value
-    elif isinstance(value, (dict, list)):
-        pairs = value.items() if isinstance(value, dict) else ((key, item) for item in value)
-        for name, item in pairs:
-            yield from _integers(item, name)
-
-
-# --- what a file may hold
+    except (NotARegularFileError, ValueError, RecursionError) as error:
+        raise ValueError(f"{what} must be TOML. Received: {os.fspath(path)!r}: {error}") from None
 
 
 class Kind(NamedTuple):
@@ -78,6 +28,8 @@ class Kind(NamedTuple):
     fits: Callable[[Any], bool]
 
 
+Entry: TypeAlias = Union[type, Kind, "Schema", list["Entry"]]
+Schema: TypeAlias = Mapping[str, Entry]
 OTHERS = "*"  # in a schema: all keys without an entry of their own
 KINDS: dict[type, Kind] = {
     object: Kind("a value", lambda value: True),
@@ -91,11 +43,7 @@ KINDS: dict[type, Kind] = {
 
 
 def check_keys(
-    table: Mapping[str, Any],
-    schema: Mapping[str, Any],
-    *,
-    required: Iterable[str] = (),
-    way_out: str = "",
+    table: Mapping[str, Any], schema: Schema, *, required: Iterable[str] = (), way_out: str = ""
 ) -> None:
     """Raise `ArgumentError` for the first key of `table` that `schema` does not allow.
 
@@ -116,48 +64,17 @@ def check_keys(
         kind = _kind_of(entry)
         if not kind.fits(value):
             raise ArgumentError(key, f"must be {kind.text}. Received: {key} = {value!r}.")
+        tables = value if isinstance(entry, list) else [value]
         inner = entry[0] if isinstance(entry, list) else entry
         if isinstance(inner, Mapping):
-            for each in value if isinstance(entry, list) else [value]:
-                check_keys(each, inner)
+            for inner_table in tables:
+                check_keys(inner_table, inner)
 
 
-def _kind_of(entry: Any) -> Kind:
+def _kind_of(entry: Entry) -> Kind:
     if isinstance(entry, list):
-        item = str if entry == [str] else dict
-        text = "a list of text" if item is str else "a list of tables"
-        return Kind(text, lambda x: type(x) is list and all(type(each) is item for each in x))
+        item, text = (str, "a list of text") if entry == [str] else (dict, "a list of tables")
+        return Kind(text, lambda x: type(x) is list and all(type(value) is item for value in x))
     if isinstance(entry, Mapping):
         return KINDS[dict]
     return entry if isinstance(entry, Kind) else KINDS[entry]
-
-
-# --- where it stands
-
-
-def line_of(text: str, key: str, *, table: str = "") -> int:
-    """Return the line number of the first `key =` or table `[key]` in TOML text, or 0.
-
-    With `table`, find the key in `[table]`, at the start of a line, or the table `[table.key]`.
-    """
-    name = rf"[\"']?{re.escape(key)}[\"']?"
-    inside = not table
-    pair = rf"(?:^|[{{,\s.]){name}\s*(?:\.[\w.]+\s*)?="
-    header = rf"^\s*\[+(?:[\w.-]+\.)?{name}[\].]"
-    if table:
-        pair = rf"^\s*{name}\s*[.=]"
-        header = rf"^\s*\[{re.escape(table)}\.{name}[\].]"
-    # Keys in strings of several lines are none.
-    text = _QUOTED.sub(lambda found: "\n" * found[0].count("\n") or found[0], text)
-    for number, line in enumerate(text.split("\n"), start=1):
-        if re.search(header, line) or (inside and re.search(pair, line)):
-            if not line.lstrip().startswith("#"):
-                return number
-        elif table and line.lstrip().startswith("["):
-            inside = line.split("#")[0].strip() == f"[{table}]"
-    return 0
-
-
-def at_line(path: StrPath, line: int) -> str:
-    """Return "FILE, line N" for an error message, or the file alone if `line` is 0."""
-    return f"{os.fspath(path)}{f', line {line}' if line else ''}"

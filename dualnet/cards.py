@@ -14,7 +14,7 @@ from typing import Any
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
 from dualnet._data import folder, list_tables
-from dualnet._toml import OTHERS, Kind, at_line, check_keys, line_of, read_toml
+from dualnet._toml import OTHERS, Kind, Schema, check_keys, read_toml
 
 # What Keras and TensorFlow accept as the name of a model.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -31,7 +31,7 @@ def _are_bases(value: Any) -> bool:
 PAIR = Kind("a pair of numbers, [validation, test], with nan for none", _is_pair)
 PAIR_OR_TEXT = Kind(PAIR.text, lambda value: isinstance(value, str) or _is_pair(value))
 # What a card may hold, also in a table of `corpora`.
-SCHEMA: dict[str, Any] = {
+SCHEMA: Schema = {
     "name": Kind(
         "ASCII letters, digits, '.', '_' and '-', the first a letter or digit",
         lambda value: isinstance(value, str) and NAME.fullmatch(value) is not None,
@@ -43,7 +43,7 @@ SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 # And only once. Only the card of a RUN folder has `corpus`, `seed`, `weights`, and `parts`: the
 # modules of parts of your own, by the names that Keras knows them by.
-CARD_SCHEMA: dict[str, Any] = {
+CARD_SCHEMA: Schema = {
     **SCHEMA,
     "base": Kind("a model of the zoo, the path of a card, or a list of these", _are_bases),
     "without": [str], "corpora": {OTHERS: SCHEMA}, "corpus": dict, "seed": int, "weights": str,
@@ -137,7 +137,7 @@ class Card:
 
 @contextlib.contextmanager
 def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:
-    """Prefix an `ArgumentError` about a key of a card of your own with its file and line.
+    """Prefix an `ArgumentError` about a key of a card of your own with its file.
 
     An error about one of `overrides` is left as it is.
     """
@@ -146,20 +146,7 @@ def located(card: Card, overrides: Iterable[str] = ()) -> Iterator[None]:
     except ArgumentError as error:
         if not card.file or error.argument in overrides:
             raise
-        raise ValueError(f"{_place_of(error.argument, card)}: {error}") from None
-
-
-def _place_of(key: str, card: Card) -> str:
-    """Return the file and line that set `key`: those of the `card`, or else of one of its bases."""
-    tables = [f"corpora.{card.corpus}.config", f"corpora.{card.corpus}.recipe", "config", "recipe"]
-    files = [card.file]
-    for path in files:
-        text = Path(path).read_text("utf-8-sig")
-        lines = (line_of(text, key, table=table) for table in [*tables, ""])
-        if line := next(filter(None, lines), 0):
-            return at_line(path, line)
-        files += filter(is_file, reversed(bases_of(path, read_toml(path))))
-    return card.file
+        raise ValueError(f"{card.file}: {error}") from None
 
 
 def is_file(name: StrPath) -> bool:
@@ -184,8 +171,7 @@ def read_card_file(path: Path) -> dict[str, Any]:
     try:
         check_keys(table, CARD_SCHEMA)
     except ArgumentError as error:
-        line = line_of(path.read_text("utf-8-sig"), error.argument)
-        raise ValueError(f"{at_line(path, line)}: {error}") from None
+        raise ValueError(f"{path}: {error}") from None
     return table
 
 
@@ -224,8 +210,7 @@ def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
             tables += tables_of(base, heirs)
     except ArgumentError as error:  # about the `base` of this card
         file = Path(source) if is_file(source) else folder("zoo") / f"{source}.toml"
-        place = at_line(str(file), line_of(file.read_text("utf-8-sig"), "base"))
-        raise ValueError(f"{place}: {error}") from None
+        raise ValueError(f"{file}: {error}") from None
     return [*tables, copy.deepcopy(table)]
 
 

@@ -13,7 +13,7 @@ from keras import ops
 
 import dualnet
 from dualnet import training, zoo
-from dualnet.builders import CELLS, LanguageModel, language_model, parts, weight_names
+from dualnet.builders import LanguageModel, language_model, parts, weight_names
 from dualnet.builders.parts import part_options
 from dualnet.layers import LSTMCell
 from dualnet.text import Vocabulary
@@ -367,11 +367,6 @@ def test_a_translator_takes_recurrent_cells_connections_and_outputs_of_ones_own(
     assert tuple(model({"source": TOKENS, "target": TOKENS}).shape) == (2, 6, 9)
     with pytest.raises(dualnet.ArgumentError, match="`cell` must be a subclass of .*RecurrentCell"):
         zoo.build("encdec", **SMALL, cell=keras.layers.GRUCell)
-
-
-def test_cells_are_given_as_arguments_and_not_put_into_the_table():
-    with pytest.raises(TypeError, match="Give a cell of your own to the builder: cell=MyCell"):
-        CELLS["mine"] = DiagonalCell
 
 
 def test_another_part_drops_the_arguments_of_the_one_before():

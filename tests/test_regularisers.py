@@ -3,27 +3,17 @@
 import itertools
 import math
 import re
-import sys
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from dualnet._checks import ArgumentError
 from dualnet.builders import (
     CELLS,
-    encoder_decoder,
-    ensemble,
-    memory,
-    stations,
     weight_names,
-    with_cache,
-    with_gate,
 )
-from dualnet.builders.cells import arguments_of
 from dualnet.builders.functional import language_model
-from dualnet.builders.stations import Stations
 from dualnet.layers import (
     ActivationRegularization,
     EmbeddingDropout,
@@ -466,74 +456,6 @@ def test_a_seed_gives_the_same_initial_weights():
 def test_bad_arguments_are_refused_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         a_model(**arguments)
-
-
-HUGE = 10**9
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"units": HUGE}, "units"),
-        ({"embedding_units": HUGE}, "recurrent_units|embedding_units|units"),
-        ({"recurrent_units": HUGE, "recurrent_layers": 2}, "recurrent_units"),
-        ({"recurrent_units": [4, HUGE, 4], "recurrent_layers": 3}, "recurrent_units"),
-        ({"vocabulary_size": 10**11}, "vocabulary_size"),
-        ({"cell": "mogrifier_lstm", "rounds": HUGE}, "rounds"),
-        ({"cell": "mogrifier_lstm", "rounds": 2, "rank": 10**10}, "rank|rounds"),
-        ({"cell": "recurrent_highway", "depth": HUGE}, "depth"),
-        ({"connection": "dual", "dual_units": 10**10, "tied": False}, "dual_units"),
-        ({"experts": HUGE}, "experts"),
-        ({"experts": [1, HUGE]}, "experts"),
-        ({"experts": 2, "latent_units": 10**10, "tied": False}, "latent_units|experts"),
-        ({"gate": "input", "gate_units": HUGE}, "gate_units"),
-        ({"cache_size": 10**10}, "cache_size"),
-    ],
-)
-def test_sizes_beyond_the_memory_of_the_machine_are_refused_before_anything_is_built(
-    arguments, name
-):
-    arguments = {"vocabulary_size": 100, "units": 4, **arguments}
-    with pytest.raises(ArgumentError, match=f"`({name})` must leave room.* GB") as caught:
-        language_model(**arguments)
-    assert re.fullmatch(name, caught.value.argument)
-
-
-def test_more_layers_than_keras_can_follow_are_refused_before_anything_is_built():
-    most = sys.getrecursionlimit() // 4
-    for count in (most + 1, HUGE):
-        message = rf"`recurrent_layers` must be at most {most}, .*recurrent_layers={count}\. Choose"
-        for build in (language_model, encoder_decoder):
-            with pytest.raises(ArgumentError, match=message):
-                build(9, units=1, recurrent_layers=count)
-    Stations.of({"units": 1, "recurrent_layers": most})
-
-
-@once
-@pytest.mark.slow
-@pytest.mark.parametrize("cell", CELLS)
-def test_the_least_memory_is_no_more_than_the_weights_take(cell, monkeypatch):
-    options = {"depth": 3} if "depth" in arguments_of(CELLS[cell]) else {}
-    options |= {"rounds": 3, "rank": 2} if cell == "mogrifier_lstm" else {}
-    mixture = {"connection": "dual", "experts": 2, "dual_units": 9}
-    for more in ({}, mixture, {**mixture, "tied": False}):
-        model = a_model(cell=cell, recurrent_layers=3, recurrent_units=6, **more, **options)
-        size = 4 * model.count_params()
-        monkeypatch.setattr(memory, "physical_memory", lambda size=size: size)
-        monkeypatch.setattr(stations, "PART", 0)
-        arguments = {k: v for k, v in model.arguments.items() if k != "vocabulary_size"}
-        Stations.of(arguments).check_memory(vocabulary_size=WORDS)
-        monkeypatch.undo()
-
-
-def test_a_gate_and_a_cache_beyond_the_memory_of_the_machine_are_refused():
-    model = a_model()
-    both = ensemble([model, model])
-    for base in (model, both):
-        with pytest.raises(ArgumentError, match="`gate_units` must leave room"):
-            with_gate(base, 10**11)
-        with pytest.raises(ArgumentError, match="`cache_size` must leave room"):
-            with_cache(base, 10**11)
 
 
 def test_a_penalty_of_strength_0_adds_no_loss():

@@ -131,8 +131,7 @@ def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     text = card.read_text()
     own = tmp_path / "own.toml"
     own.write_text(text.replace("seed = 3", "seed = -3"))
-    line = text[: text.index("seed = 3")].count("\n") + 1
-    with pytest.raises(ValueError, match=rf"own.toml, line {line}: `seed` must be an integer of"):
+    with pytest.raises(ValueError, match=r"own.toml: `seed` must be an integer of"):
         dualnet.train(str(own), corpus, output=tmp_path / "RUN", progress=False)
     assert not (tmp_path / "RUN").exists()
 

@@ -414,17 +414,17 @@ def test_a_number_of_weights_can_be_short():
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text("utf-8"))["jobs"]
 EDITS = [
     *MISTAKES["edits"],
-    (OWN[OWN.index("rank = {") :], "", 15, "`space` must have a parameter"),
+    (OWN[OWN.index("rank = {") :], "", "`space` must have a parameter"),
 ]
 WRONG = [(OWN.replace(before, after, 1), *rest) for before, after, *rest in EDITS]
 
 
-@pytest.mark.parametrize(("text", "line", "message"), [*WRONG, *MISTAKES["texts"]])
-def test_a_mistake_in_a_job_is_told_with_file_and_line(write, text, line, message):
+@pytest.mark.parametrize(("text", "message"), [*WRONG, *MISTAKES["texts"]])
+def test_a_mistake_in_a_job_is_told_with_its_file(write, text, message):
     path = write(text)
     with pytest.raises(ValueError, match=message) as error:
         tuning.load_job(path)
-    assert str(error.value).startswith(f"{path}, line {line}: `")
+    assert str(error.value).startswith(f"{path}: `")
 
 
 def test_a_job_that_is_no_toml_or_not_there_is_told(write):
@@ -440,7 +440,7 @@ def test_what_only_a_combination_forbids_is_left_to_its_trials(write):
     text = 'model = "lstm"\n[space]\ncell = ["lstm", "mogrifier_lstm"]\nrounds = '
     rounds = '{ values = [2, 4], when = { cell = ["mogrifier_lstm"] } }'
     assert {*space_of(tuning.load_job(write(text + rounds)))} == {"cell", "rounds"}
-    with pytest.raises(ValueError, match="line 4: `rounds` must be left out for the cell 'lstm'"):
+    with pytest.raises(ValueError, match="`rounds` must be left out for the cell 'lstm'"):
         tuning.load_job(write(text + "[2, 4]"))
 
 

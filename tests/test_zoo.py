@@ -498,7 +498,7 @@ def test_a_card_has_a_name_that_keras_accepts(own):
     assert zoo.card(own(name="größe 1.toml")).name == "gr__e_1"
     assert zoo.card(own(name="MINE.TOML")).name == "MINE"
     assert zoo.build(own(name="_a.toml"), vocabulary_size=9).name == "card_a"
-    with pytest.raises(ValueError, match=r"line 1: `name` must be ASCII letters.*x9b"):
+    with pytest.raises(ValueError, match=r"`name` must be ASCII letters.*x9b"):
         zoo.card(own('name = "\\u009b31m"'))
 
 
@@ -543,28 +543,20 @@ def test_a_base_may_be_a_list_or_a_card_beside_and_without_leaves_values_out(own
 
 
 @pytest.mark.parametrize(("base", "message"), MISTAKES["bases"])
-def test_a_bad_base_is_told_with_file_and_line(own, base, message):
+def test_a_bad_base_is_told_with_its_file(own, base, message):
     own('base = "two_layers.toml"\n', "other.toml")
-    with pytest.raises(ValueError, match=rf"(two_layers|other).toml, line 1: `base` {message}"):
+    with pytest.raises(ValueError, match=rf"(two_layers|other).toml: `base` {message}"):
         zoo.card(own(f"base = {base}\n"))
 
 
-def test_a_mistake_in_a_base_is_told_with_its_own_file_and_line(own):
-    own(OWN.replace("units = 8", 'units = "8"'), "base.toml")
-    with pytest.raises(ValueError, match=r"base.toml, line 6: `units` must be an integer"):
-        zoo.build(own('base = "base.toml"\n'), vocabulary_size=9)
-    own(OWN.replace("units", "unts"), "base.toml")
-    with pytest.raises(ValueError, match=r"base.toml, line 6: `unts` must be an argument"):
-        zoo.build(own('base = "base.toml"\n'), vocabulary_size=9)
-
-
 @pytest.mark.parametrize(("before", "after", "message"), MISTAKES["edits"])
-def test_a_mistake_in_a_card_is_told_with_file_line_and_way_out(
+def test_a_mistake_in_a_card_is_told_with_its_file_and_way_out(
     own, corpus, tmp_path, before, after, message
 ):
     path = own(OWN.replace(before, after))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         dualnet.train(path, corpus, output=tmp_path / "RUN")
+    assert str(path) in str(error.value)
 
 
 def test_a_mistake_in_an_override_is_no_fault_of_the_card(own):
@@ -623,8 +615,8 @@ def test_a_mistake_in_an_ensemble_is_one_clear_sentence(
         zoo.build(ensemble(ENSEMBLE.replace(before, after)), **{"vocabulary_size": 9, **overrides})
 
 
-def test_a_mistake_in_a_member_is_told_with_the_line_of_its_card(ensemble):
-    with pytest.raises(ValueError, match=r"two_layers.toml, line 6: `unts` must be an argument"):
+def test_a_mistake_in_a_member_is_told_with_its_card(ensemble):
+    with pytest.raises(ValueError, match=r"two_layers.toml: `unts` must be an argument"):
         zoo.build(ensemble(member=OWN.replace("units", "unts")), vocabulary_size=9)
     with pytest.raises(FileNotFoundError, match="There is no file .*nowhere.toml"):
         zoo.build(ensemble(ENSEMBLE.replace("two_layers", "nowhere")), vocabulary_size=9)
@@ -633,7 +625,7 @@ def test_a_mistake_in_a_member_is_told_with_the_line_of_its_card(ensemble):
 def test_members_have_one_vocabulary_and_a_card_for_the_corpus(ensemble):
     text = ENSEMBLE.replace('"two_layers.toml"', '"zaremba_medium"')
     text += "\n[corpora.wikitext-2]\n"
-    with pytest.raises(ValueError, match=r"line 4: `members` must have one voc.*28912, 33278"):
+    with pytest.raises(ValueError, match=r"both.toml: `members` must have one voc.*28912, 33278"):
         zoo.build(ensemble(text), corpus="wikitext-2")
     with pytest.raises(ValueError, match=r"`members` of 'both': `corpus`.*model 'gru'"):
         zoo.build(ensemble(text.replace("zaremba_medium", "gru")), corpus="wikitext-2")

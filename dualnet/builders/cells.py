@@ -1,35 +1,25 @@
 """The recurrent cells by name, and the arguments that each takes."""
 
 import inspect
-from typing import Any
 
 import keras
 
 from dualnet import layers
 from dualnet.layers._recurrent_cell import RecurrentCell
 
-
-class Cells(dict[str, type[RecurrentCell]]):
-    """The cells of this package by name; one of your own is an argument, `cell=MyCell`."""
-
-    def __setitem__(self, name: str, cell: Any) -> None:
-        message = "CELLS holds the cells of dualnet, by the names that files have."
-        way_out = "Give a cell of your own to the builder: cell=MyCell."
-        raise TypeError(f"{message} Received: {name!r}. {way_out}")
-
-
-CELLS = Cells(
-    depth_gated_lstm=layers.DepthGatedLSTMCell,
-    elman=layers.ElmanCell,
-    gru=layers.GRUCell,
-    layernorm_gru=layers.LayerNormGRUCell,
-    layernorm_lstm=layers.LayerNormLSTMCell,
-    lstm=layers.LSTMCell,
-    lstm_per_gate=layers.PerGateLSTMCell,
-    mogrifier_lstm=layers.MogrifierLSTMCell,
-    recurrent_highway=layers.RecurrentHighwayCell,
-    rewired_lstm=layers.RewiredLSTMCell,
-)
+# One of your own is an argument, `cell=MyCell`.
+CELLS: dict[str, type[RecurrentCell]] = {
+    "depth_gated_lstm": layers.DepthGatedLSTMCell,
+    "elman": layers.ElmanCell,
+    "gru": layers.GRUCell,
+    "layernorm_gru": layers.LayerNormGRUCell,
+    "layernorm_lstm": layers.LayerNormLSTMCell,
+    "lstm": layers.LSTMCell,
+    "lstm_per_gate": layers.PerGateLSTMCell,
+    "mogrifier_lstm": layers.MogrifierLSTMCell,
+    "recurrent_highway": layers.RecurrentHighwayCell,
+    "rewired_lstm": layers.RewiredLSTMCell,
+}
 
 
 def arguments_of(kind: type) -> list[str]:

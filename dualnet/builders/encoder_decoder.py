@@ -10,7 +10,6 @@ from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
 from dualnet.builders.cells import CELLS
 from dualnet.builders.graph import Graph
-from dualnet.builders.memory import check_depth
 from dualnet.builders.model import BUILDERS
 from dualnet.builders.parts import class_of, options_of
 from dualnet.builders.stations import Attention, CommonStations, Encoder, LayerSizes, Recurrent
@@ -44,8 +43,7 @@ class TranslationStations(CommonStations):
         if not issubclass(class_of("cell", cell), RecurrentCell):
             required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
             raise ArgumentError("cell", f"{required} whose attention runs its parts.", cell=cell)
-        check_depth(self.sizes.recurrent_layers)  # before the sizes of all layers are listed
-        self.check_memory(vocabulary_size=1)
+        self.layer_sizes()
 
     @classmethod
     def of(cls, arguments: Any) -> Any:
@@ -63,9 +61,6 @@ class TranslationStations(CommonStations):
                 raise ArgumentError("attention_units", required, attention_units=units)
         self.check_tied(sizes, name, attentional)
         return dataclasses.replace(sizes, attentional=attentional)
-
-    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
-        return [("alignment_units", self.attention.alignment_units)]
 
 
 def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,7 +129,6 @@ def encoder_decoder(
         required = "needs one vocabulary of source and target."
         raise ArgumentError("share_embeddings", f"{required} {received}")
     stations = TranslationStations.of(arguments)
-    stations.check_memory(vocabulary_size=vocabulary_size, source_vocabulary_size=source_size)
     arguments = {
         "vocabulary_size": vocabulary_size,
         "source_vocabulary_size": source_size,

@@ -46,7 +46,6 @@ def language_model(
     """
     check_count("vocabulary_size", vocabulary_size, least=1)
     stations = Stations.of(arguments)
-    stations.check_memory(vocabulary_size=vocabulary_size)
     arguments = {"vocabulary_size": vocabulary_size, **stations.arguments()}
     if stations.gate.is_used or stations.cache.is_used:
         base = without_regularization(arguments) if stations.gate.is_used else arguments

@@ -18,9 +18,8 @@ from dualnet import layers
 from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction
 from dualnet._fields import Settings, choice, field
 from dualnet.builders import parts
-from dualnet.builders.cells import CELLS, COMMON, arguments_of
+from dualnet.builders.cells import COMMON, arguments_of
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE, initialise
-from dualnet.builders.memory import PART, check_depth, check_memory
 from dualnet.cards import with_members
 from dualnet.layers._configured import l2_regularizer
 from dualnet.layers._keras_cell import KerasCell
@@ -275,11 +274,6 @@ class Recurrent(PartStation):
         parts.check_options(self.cell, self.options)
         if self.residual and self.skip_connections:
             self.refuse("residual", "must be False with skip_connections=True.", "skip_connections")
-
-    def count(self, option: str, default: int) -> int:
-        """Return an option of the cell, or `default`, also where the cell will refuse the value."""
-        value = self.options.get(option, default)
-        return value if isinstance(value, int) else default
 
     def run(
         self, embedded: Any, layer_units: Sequence[int], dropouts: Dropouts, mask: Any
@@ -730,10 +724,6 @@ class Gate(Station):
         """Whether there is a gate."""
         return self.gate != "none"
 
-    def floats(self, words: int) -> list[tuple[str, int]]:
-        """Return the least number of its weights, by argument; see `check_memory`."""
-        return [("gate_units", 2 * words * self.gate_units * self.is_used)]
-
     def apply(
         self,
         tokens: Any,
@@ -797,10 +787,6 @@ class Cache(Station):
         if self.is_used and padded:
             what = "must be 0 for a model of padded sentences, which a cache would reach across."
             raise ArgumentError("cache_size", what, cache_size=self.cache_size, padded=True)
-
-    def floats(self, hidden_units: int) -> list[tuple[str, int]]:
-        """Return the number of floats in the state of one row, by argument; see `check_memory`."""
-        return [("cache_size", self.cache_size * (hidden_units + 1))]
 
     def apply(
         self, tokens: Any, hidden: Any, logits: Any, *, states: int
@@ -914,50 +900,9 @@ class CommonStations:
             reason = f"since the output is tied to the embedding. Received: {name}={size}."
             raise ArgumentError(name, f"must equal `embedding_units`, {sizes.embedding}, {reason}")
 
-    def check_memory(self, **words: int) -> None:
-        """Raise `ArgumentError` if this machine cannot hold the model.
-
-        A lower bound: each layer is assumed to have the smallest input. `words` are the sizes of
-        the vocabularies, by argument.
-        """
-        sizes, recurrent = self.layer_sizes(), self.recurrent
-        embedding, units = sizes.embedding, sizes.recurrent
-        levels, least = recurrent.count("depth", 1) - 1, min(embedding, *units)
-        if "lower_units" in recurrent.options:  # of any sizes
-            levels, least = 0, 1
-        rounds, rank = recurrent.count("rounds", 0), recurrent.count("rank", 0)
-        experts = sum(keras.tree.flatten(self.output.experts))
-        latent = sizes.latent if experts else 0
-        dual = sizes.dual if self.connection.is_dual else 0
-        dual *= self.connection.connection in parts.CONNECTIONS  # else its weights are unknown
-        gates = getattr(CELLS.get(recurrent.cell), "gates", 0)
-
-        def named(name: str) -> str:
-            return "units" if getattr(self.sizes, name) is None else name
-
-        # Numbers of weights, and of floats in the state of one row, by what they grow with.
-        target_words = words["vocabulary_size"]
-        floats = [
-            *((name if count > embedding else named("embedding_units"), count * embedding)
-              for name, count in words.items()),
-            (named("recurrent_units"), sum(gates * u * (u + least) for u in units)),
-            ("rounds", rounds * sum(u * (rank or least) + PART for u in units)),
-            ("rank", rounds * rank * least),
-            ("depth", levels * sum(u * u + PART for u in units)),
-            (named("dual_units"), dual * (embedding + least)),
-            ("experts", experts * latent * least),
-            (named("latent_units"), target_words * latent * (not self.output.tied)),
-            *self.other_floats(target_words, least),
-        ]  # fmt: skip
-        check_memory(floats, {**words, **self.arguments()})
-
     def layer_sizes(self) -> LayerSizes:
         """Return the size of each layer; raise `ArgumentError` where two do not fit together."""
         raise NotImplementedError
-
-    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
-        """Return the floats of further stations, by argument."""
-        return []
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -968,17 +913,13 @@ class Stations(CommonStations):
     cache: Cache
 
     def __post_init__(self) -> None:
-        check_depth(self.sizes.recurrent_layers)  # before the sizes of all layers are listed
-        self.check_memory(vocabulary_size=1)
+        self.layer_sizes()
         self.cache.check_padding(self.embedding.padded)
         self.output.check_mixture("latent_units", self.sizes.latent_units)
         if (dual := self.sizes.dual_units) is not None and not self.connection.is_dual:
             required = "needs connection='dual'."
             raise ArgumentError("dual_units", required, dual_units=dual, connection="plain")
         self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
-
-    def other_floats(self, words: int, hidden_units: int) -> list[tuple[str, int]]:
-        return [*self.gate.floats(words), *self.cache.floats(hidden_units)]
 
     def layer_sizes(self) -> LayerSizes:
         embedding = self.sizes.embedding_units or self.sizes.units

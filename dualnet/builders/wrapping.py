@@ -8,7 +8,6 @@ import keras
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
 from dualnet.builders.graph import Graph
-from dualnet.builders.memory import check_memory
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.sharing import reading
 from dualnet.builders.stations import WRAPPERS, Cache, Gate, state_inputs, without_regularization
@@ -209,8 +208,6 @@ def ensemble_model(
         other = "with one from LanguageModel.from_core or with a cache, which knows no padding."
         required = f"must not mix models of padded sentences, of batching='sentences', {other}"
         raise ArgumentError("members", required, padded=padded)
-    hidden = sum(model.graph.hidden.shape[-1] for model in models)
-    check_memory([*gate.floats(sizes[0]), *cache.floats(hidden)], arguments)
     cache.check_padding(any(padded))
     graph = wrap(models, gate, cache)
     return LanguageModel(graph, builder="ensemble", arguments=arguments, name=name)

@@ -12,7 +12,7 @@ import tomli_w
 
 from dualnet._checks import ArgumentError, is_number, whole_number
 from dualnet._fields import Settings, choice, count, positive
-from dualnet._toml import OTHERS, Kind
+from dualnet._toml import OTHERS, Kind, Schema
 from dualnet.cards import SIZES
 
 MOST_VALUES = 10**6  # of a range with steps
@@ -222,12 +222,12 @@ def _is_value(value: Any) -> bool:
 VALUE = Kind("a finite number, a string, true or false, or a list of these", _is_value)
 FINITE = Kind("a finite number", lambda value: is_number(value) and math.isfinite(value))
 # What the table of a parameter may hold.
-PARAMETER = {
+PARAMETER: Schema = {
     "values": list, "min_value": FINITE, "max_value": FINITE, "step": FINITE, "sampling": str,
     "when": {OTHERS: list},
 }  # fmt: skip
 # What a job file may hold.
-SCHEMA: dict[str, Any] = {
+SCHEMA: Schema = {
     "name": str, "kind": str, "model": str, "paper": str, "table": str, "note": str, "ours": [str],
     "tuner": str, "max_trials": int, "max_hours": float, "max_hours_per_trial": float,
     "parameters": Kind("text or an integer", lambda value: type(value) in (str, int)),

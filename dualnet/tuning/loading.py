@@ -3,14 +3,14 @@
 import fnmatch
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
 from dualnet._checks import StrPath, did_you_mean
 from dualnet._data import folder, list_tables
-from dualnet._toml import OTHERS, at_line, check_keys, line_of, read_toml
+from dualnet._toml import OTHERS, check_keys, read_toml
 from dualnet.tuning.job import PARAMETER, SCHEMA, VALUE, Job, JobError, Parameter, parse_count
 
 
@@ -58,8 +58,7 @@ def load_job(name: StrPath) -> Job:
 
             check_job(job)
     except JobError as error:
-        line = _line(text_of(name), error.place)
-        raise ValueError(f"{at_line(where, line)}: {error}") from None
+        raise ValueError(f"{where}: {error}") from None
     return job
 
 
@@ -67,13 +66,6 @@ def text_of(name: StrPath) -> str:
     """Return the text of the file of job `name`, its comments included."""
     file = Path(name) if zoo.is_file(name) else folder("tuning") / f"{os.fspath(name)}.toml"
     return file.read_text("utf-8-sig")
-
-
-def _line(text: str, place: Sequence[str]) -> int:
-    """Return the line of the innermost key of `place` that has one, 0 if none has."""
-    keys = [(place[i], ".".join(place[:i])) for i in reversed(range(len(place)))]
-    keys.insert(-1, (place[:2][-1], ""))  # a table may also be written as dotted keys
-    return next(filter(None, (line_of(text, key, table=table) for key, table in keys)), 0)
 
 
 def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
