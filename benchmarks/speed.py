@@ -2,7 +2,6 @@
 
 Usage: python benchmarks/speed.py [CASE ...] [--settings PATTERN ...] [--repeats 7]
        [--seconds 60] [--output benchmarks/results] [--quick] [--beside CHECKOUT]
-       python benchmarks/speed.py scaling [PLOT ...]
        python benchmarks/speed.py table     what is kept, as the table in docs/speed.md
 
 For each case every setting of dualnet and of its peers runs in a process of its own, all of them
@@ -22,7 +21,6 @@ machine's own limit. Its two forms:
 No peer is held back: variables that set numbers of threads reach no worker, and no ratio is printed
 against a peer that used less than three quarters of the cores where dualnet used more.
 
-`scaling` draws the cost of dualnet against vocabulary, units, depth, segment length and batch.
 Settings of `torch.compile` over a whole segment take minutes to start and run only where a
 pattern of `--settings` has "whole" in it, e.g. `dual_mdlstm --settings 'dualnet-*' '*whole*'`.
 With `--quick` sizes are tiny: it tells that everything runs, and no speed. With `--beside` each
@@ -85,17 +83,12 @@ def main() -> None:
         f"{__doc__}\nCASE is one of {', '.join(CASES)}.", "cases*", settings=["*"],
         repeats=LEAST_REPEATS, seconds=60.0, output=results, quick=False, beside=Path,
     )  # fmt: skip
-    if options.cases[:1] == ["scaling"]:
-        from peers import scaling
-
-        scaling.draw(options, options.cases[1:], measure)
-        return
     if options.cases == ["table"]:
         print(report.summary(options.output))
         return
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
-        raise SystemExit(f"no case {unknown[0]!r}; of {', '.join(CASES)}, scaling and table")
+        raise SystemExit(f"no case {unknown[0]!r}; of {', '.join(CASES)} and table")
     rates: dict[tuple[Product, str], tuple[float, str]] = {}
     for name in options.cases or CASES:
         run_case(tiny(CASES[name]) if options.quick else CASES[name], options, rates)

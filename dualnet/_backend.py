@@ -204,7 +204,7 @@ def matmul_transposed(rows, matrix, transposed):
 
 
 def _is_large(rows, matrix):
-    # Measured with benchmarks/parts.py. In float32, oneDNN needs no such help.
+    # In float32, oneDNN needs no such help.
     if keras.backend.backend() != "tensorflow":
         return False
     if keras.backend.standardize_dtype(matrix.dtype) == "float32":

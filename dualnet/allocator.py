@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
     glibc, the C library of most Linux systems, returns large arrays to the system when they are
     freed; the next step asks for them again, and the system clears every page of them. On a CPU
     with TensorFlow, that took up to a third of the time of training a model with thousands of
-    words, depending on the machine (`benchmarks/parts.py allocator`). Values do not change, and
+    words, depending on the machine (`docs/speed.md`). Values do not change, and
     neither does peak memory; but between its peaks the process holds what it once had.
 
     Every model that is built on TensorFlow does this. To prevent it, set one of the environment

@@ -191,12 +191,6 @@ def _serve_work(library: str) -> Any:
         from peers.dualnet_work import DualnetWork as Kind
     elif library == "keras":
         from peers.keras_peer import KerasWork as Kind
-    elif library == "parts":
-        from parts import PartWork as Kind
-    elif library.endswith("-search"):
-        from peers import search_work
-
-        Kind = getattr(search_work, library.replace("-", "_"))()
     else:
         from peers.torch_peer import TorchWork as Kind
     imported = memory("VmRSS")

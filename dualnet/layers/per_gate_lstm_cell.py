@@ -16,7 +16,7 @@ class PerGateLSTMCell(LSTMCell):
     c' = f * c + i * j,  h' = o * tanh(c')
 
     The same function as `LSTMCell`, which computes all gates in one product. This is the
-    "naive" form, for comparison with the "fused" one (`benchmarks/parts.py gates`). The weights are
+    "naive" form, for comparison with the "fused" one. The weights are
     those of `LSTMCell` cut in four, so the number of parameters is the same, and any
     difference in speed comes from the number of products alone.
 
