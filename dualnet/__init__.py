@@ -4,6 +4,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from dualnet import extras as extras  # adds its formats to `export`
 from dualnet._quiet import quiet as _quiet
 
 # TensorFlow reads this when it is imported. By default it leaves oneDNN's matrix products off on

@@ -10,6 +10,7 @@ from typing import Any
 from dualnet import _checks
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import Settings, choice, count, field, positive
+from dualnet._formats import ADDED
 from dualnet.metrics import Measuring
 
 # --- corpora
@@ -430,9 +431,10 @@ class Translating(Beaming):
 
 # --- export
 
-# Of the single-file formats of export; of those of one suffix, the last is the default.
-SUFFIXES = {"sherpa-onnx": ".onnx", "onnx": ".onnx", "litert": ".tflite"}
-FORMATS = ("saved_model", "transformers", *SUFFIXES)
+# Of the formats of export, "" for a folder; of those of one suffix, the last is the default.
+SUFFIXES = {name: format.suffix for name, format in ADDED.items()}
+SUFFIXES |= {"saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
+FORMATS = tuple(SUFFIXES)
 
 
 class Exporting(Settings):

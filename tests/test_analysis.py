@@ -248,7 +248,7 @@ def test_the_qr_reduction_keeps_small_singular_values(plain, monkeypatch):
     left, right = (np.linalg.qr(normal(rng, n, COUNT))[0] for n in (600, COUNT))
     logits = left * 10.0 ** -np.arange(COUNT) @ right.T
     segments = np.array_split(logits, 9)
-    monkeypatch.setattr("dualnet.analysis.ranks.read_outputs", lambda *_: segments)
+    monkeypatch.setattr("dualnet.extras.analysis.ranks.read_outputs", lambda *_: segments)
     result = analysis.rank(plain, np.zeros(600, "int32"))
     expected = np.linalg.svd(log_softmax(logits), compute_uv=False)
     assert expected[-1] < 1e-10 * expected[0]  # below 1e-20 in the Gram matrix

@@ -271,7 +271,7 @@ def test_tuned_weights_and_their_file_say_what_missing_features_count(cli, run, 
 
 
 def test_a_tree_of_other_words_is_told_before_anything_is_scored(cli, run, tmp_path, monkeypatch):
-    monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", None)  # not called
+    monkeypatch.setattr("dualnet.extras.rescoring.rescoring.rescored", None)  # not called
     (tmp_path / "kbest").write_text("(S (A a))\n\n-1\n(S (A a))\n-2\n(S\n(B b))\n")
     (tmp_path / "gold").write_text("(S (A a))\n" * 2)
     for option in ("--tune", "--compare"):
@@ -314,7 +314,7 @@ def test_bad_input_is_refused_in_one_sentence(cli, run, translator_run, path, co
 def test_a_word_that_a_model_without_unk_cannot_read_is_told_before_anything_is_scored(
     cli, nbest, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", None)  # not called
+    monkeypatch.setattr("dualnet.extras.rescoring.rescoring.rescored", None)  # not called
     words = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
     small(words).save(tmp_path / "closed.keras")
     said = cli.refused(f"rescore {tmp_path}/closed.keras {nbest}")
@@ -330,7 +330,7 @@ def test_an_error_late_in_a_file_leaves_the_output_untouched(cli, run, tmp_path,
         yield LISTS[0]
         raise ValueError("the disk is full")
 
-    monkeypatch.setattr("dualnet.rescoring.rescoring.rescored", damaged)
+    monkeypatch.setattr("dualnet.extras.rescoring.rescoring.rescored", damaged)
     for options in ("", "--best"):
         command = f"rescore {run} {tmp_path}/nbest --output {tmp_path}/out {options}"
         assert "the disk is full" in cli.refused(command)

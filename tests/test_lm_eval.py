@@ -225,6 +225,7 @@ def test_the_harness_runs_local_tasks_without_the_network(models, tmp_path):
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "lm_eval.api.model", None)
     monkeypatch.delitem(sys.modules, "dualnet.lm_eval")
+    monkeypatch.delitem(sys.modules, "dualnet.extras.lm_eval")
     with pytest.raises(ImportError, match=r"needs lm-evaluation-harness.*dualnet\[lm-eval\]"):
         import dualnet.lm_eval  # noqa: F401
 

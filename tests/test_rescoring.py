@@ -14,6 +14,8 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders.reader import Reader
 from dualnet.cli.console import printable
+from dualnet.extras.rescoring import rescoring, tuning
+from dualnet.extras.rescoring.formats import keyed_lines
 from dualnet.generation import translation
 from dualnet.requests import Rescoring
 from dualnet.rescoring import (
@@ -26,13 +28,10 @@ from dualnet.rescoring import (
     load_weights,
     read_nbest,
     rescore,
-    rescoring,
     save_weights,
     tune,
-    tuning,
     write_nbest,
 )
-from dualnet.rescoring.formats import keyed_lines
 from dualnet.text import Vocabulary
 from tests.checks import assert_same, needed, nll, strong, values
 from tests.test_translation import losses_of

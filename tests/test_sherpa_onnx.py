@@ -8,7 +8,7 @@ import pytest
 
 import dualnet
 from dualnet import serving, zoo
-from dualnet.serving import sherpa
+from dualnet.extras import sherpa
 from dualnet.text import Vocabulary
 from tests.checks import NO_DROPOUT, needed
 

@@ -171,7 +171,7 @@ def test_the_page_gives_the_surprisals_of_the_shipped_model(cli, tmp_path):
 
 @on_torch
 def test_the_example_of_the_manual_runs():
-    assert doctest.testmod(dualnet.transformers).failed == 0
+    assert doctest.testmod(dualnet.extras.transformers).failed == 0
 
 
 # --- the tokeniser

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dualnet import rescoring
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet._files import written_beside
@@ -16,12 +15,13 @@ from dualnet.cli.command import argument
 from dualnet.cli.console import Table, printable, quietly, report
 from dualnet.cli.evaluating import little_gain
 from dualnet.cli.options import AdaptingOptions, check_file
+from dualnet.extras import rescoring
+from dualnet.extras.rescoring import BracketF1, Hypothesis, NBest
+from dualnet.extras.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
+from dualnet.extras.rescoring.lists import numbered, weighted
+from dualnet.extras.rescoring.metrics import METRICS, metric_of
+from dualnet.extras.rescoring.tuning import checked_lists, statistics_of
 from dualnet.requests import MISSING, RULES, Rescoring
-from dualnet.rescoring import BracketF1, Hypothesis, NBest
-from dualnet.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
-from dualnet.rescoring.lists import numbered, weighted
-from dualnet.rescoring.metrics import METRICS, metric_of
-from dualnet.rescoring.tuning import checked_lists, statistics_of
 from dualnet.runs import Run
 from dualnet.text import Vocabulary
 
@@ -138,8 +138,8 @@ def rescore(options: Rescore) -> None:
             most = None if isinstance(metric, BracketF1) else 1
             statistics_of(NBest(nbest.id, nbest.hypotheses[:most]), reference, metric)
     print(printable(note), end="", file=sys.stderr)
-    quietly("dualnet.rescoring.rescoring")
-    from dualnet.rescoring.rescoring import rescored
+    quietly("dualnet.extras.rescoring.rescoring")
+    from dualnet.extras.rescoring.rescoring import rescored
 
     readers = {name: run for name, run in zip(names, runs) if not run.translates}
     statistics = None

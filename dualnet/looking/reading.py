@@ -8,13 +8,13 @@ import numpy as np
 from keras import ops
 
 from dualnet.adaptation.dynamic import learning
-from dualnet.analysis.model_outputs import SEGMENT, find_layer
 from dualnet.builders import Graph, LanguageModel, questions, reader_of, token_losses
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of
 from dualnet.layers import DOCOutput, IOGate
 from dualnet.requests import DynamicEvaluating
 
+SEGMENT = 256  # units that a call reads
 COUNT = 5  # words shown at each unit
 LOGITS = 2**24  # computed by a call at most: 64 MB
 
@@ -86,7 +86,7 @@ def _predictions(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
     logits = questions.heated(logits, segment)
     count = min(COUNT, logits.shape[-1])
     answer["log_probabilities"], answer["likeliest"] = ops.top_k(ops.log_softmax(logits), count)
-    gate = find_layer(graph, "gate")
+    gate = next((layer for layer in graph.core.layers if layer.name == "gate"), None)
     if isinstance(gate, IOGate) and not gate.use_hidden:
         answer["gates"], answer["favoured"] = ops.top_k(gate.gates(tokens), count)
     losses, ranks = token_losses(logits, targets), questions.ranks_of(logits, targets)

@@ -1,7 +1,15 @@
 """Export for other programs: a SavedModel with text endpoints, ONNX and LiteRT files."""
 
+from typing import Any
+
+from dualnet._formats import NAMES
 from dualnet.requests import FORMATS, format_of
 from dualnet.serving.exporting import endpoints, export, why_no_text
-from dualnet.serving.sherpa import TokenMap, token_map
 
-__all__ = ["FORMATS", "TokenMap", "endpoints", "export", "format_of", "token_map", "why_no_text"]
+__all__ = ["FORMATS", *NAMES, "endpoints", "export", "format_of", "why_no_text"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in NAMES:
+        return NAMES[name]()
+    raise AttributeError(f"module 'dualnet.serving' has no attribute {name!r}")

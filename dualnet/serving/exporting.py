@@ -17,10 +17,10 @@ from filelock import FileLock
 from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._fields import documented
 from dualnet._files import LOCK, flush
+from dualnet._formats import ADDED
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
 from dualnet.requests import FORMATS, SUFFIXES, Exporting, format_of
-from dualnet.serving import transformers_folder
 from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.loading import TOKENIZER_FILES
@@ -53,10 +53,8 @@ def endpoints(
     check_choice("format", format, FORMATS)
     if isinstance(model, TranslationModel):
         return ["encode", "step", *([] if _has_no_end(model) else ["translate"])]
-    if format == "transformers":
-        return []
     if format != "saved_model":
-        return ["step"]
+        return ["step"] if SUFFIXES[format] else []
     text = [] if why_no_text(model) else ["score_text", "generate_text", "predict_next_text"]
     learning = ["learn", *["learn_text"] * bool(text)] if learn is not None else []
     return ["score", "step", "predict_next", *text, *learning]
@@ -245,7 +243,7 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
     """
     request = Exporting.of(settings)
     format = request.format or format_of(path)
-    if format != "transformers":
+    if format not in ADDED:
         check_exports()
     check_text("path", os.fspath(path))
     path = Path(path).resolve()
@@ -256,10 +254,10 @@ def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
         if isinstance(model, TranslationModel):
             required = "must be 'saved_model' for a model that translates."
             raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
-    if format in ("saved_model", "transformers"):
-        _export_folder(model, path, format, request)
+    if SUFFIXES[format]:
+        _export_file(model, path, format, request)
     else:
-        _export_file(model, path, format, request.tokens)
+        _export_folder(model, path, format, request)
     return path
 
 
@@ -272,8 +270,8 @@ def _export_folder(model: LanguageModel, directory: Path, format: str, request: 
         with _unfinished(directory) as folder:
             unfinished = folder / directory.name
             unfinished.mkdir(mode=0o755)  # a server may run as another user
-            if format == "transformers":
-                transformers_folder.write_transformers_folder(model, unfinished)
+            if format in ADDED:
+                ADDED[format].prepare(model, request)(unfinished)
             else:
                 _write_saved_model(model, unfinished, request)
             _check_new_or_empty(directory)  # another export may have finished first
@@ -297,13 +295,11 @@ def _write_saved_model(model: LanguageModel, folder: Path, request: Exporting) -
     saved_model.write_saved_model(model, str(folder), names, request.max_tokens, memories)
 
 
-def _export_file(model: LanguageModel, path: Path, format: str, tokens: StrPath | None) -> None:
+def _export_file(model: LanguageModel, path: Path, format: str, request: Exporting) -> None:
     if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
         required = f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}."
         raise ArgumentError("path", required, path=str(path))
-    from dualnet.serving import one_step, sherpa
-
-    mapping = None if tokens is None else sherpa.check_sherpa(model, tokens)
+    data_of = ADDED[format].prepare(model, request) if format in ADDED else None
     with _explained("path", path):  # before the slow work
         _make_parent(path)
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -314,13 +310,10 @@ def _export_file(model: LanguageModel, path: Path, format: str, tokens: StrPath 
         raise ArgumentError("format", f"{required} {received}", way_out)
 
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
-        if mapping is not None:
-            data = sherpa.sherpa_bytes(model, mapping)
-        else:
-            data = one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
+        data = data_of() if data_of else _one_step(model, format)
     beside = {name: path.with_name(f"{path.name}.{name}") for name in TOKENIZER_FILES}
     with _explained("path", path), _unfinished(path) as unfinished:
-        if model.vocabulary is not None and tokens is None:  # whose ids are those of the file
+        if model.vocabulary is not None and data_of is None:
             model.vocabulary.save(unfinished / beside[model.vocabulary.file_name].name)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)
@@ -334,6 +327,12 @@ def _export_file(model: LanguageModel, path: Path, format: str, tokens: StrPath 
             else:
                 os.replace(unfinished / file.name, file)
         os.replace(unfinished / path.name, path)
+
+
+def _one_step(model: LanguageModel, format: str) -> bytes:
+    from dualnet.serving import one_step
+
+    return one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
 
 
 def _bytes_of(path: Path) -> bytes | None:

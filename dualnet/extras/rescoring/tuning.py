@@ -13,8 +13,8 @@ import tomli_w
 from dualnet._checks import ArgumentError, StrPath, check_count, check_finite, did_you_mean
 from dualnet._files import write_whole
 from dualnet._toml import read_toml
-from dualnet.rescoring.lists import NBest, numbers_of, weighted, with_scores
-from dualnet.rescoring.metrics import Metric, gains, metric_of
+from dualnet.extras.rescoring.lists import NBest, numbers_of, weighted, with_scores
+from dualnet.extras.rescoring.metrics import Metric, gains, metric_of
 
 RESAMPLES = 1000
 LEAST = 1e-9  # of a gain that counts, and of an interval of a line

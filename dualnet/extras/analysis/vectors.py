@@ -7,10 +7,10 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_flag
-from dualnet.analysis.model_outputs import read_outputs
 from dualnet.builders import Graph, LanguageModel, check_language_model
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.words import words_of
+from dualnet.extras.analysis.model_outputs import read_outputs
 from dualnet.text.plain_text import check_text
 
 

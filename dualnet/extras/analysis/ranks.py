@@ -9,9 +9,9 @@ import numpy as np
 
 from dualnet import plots
 from dualnet._checks import ArgumentError, check_count, check_penalty
-from dualnet.analysis.model_outputs import read_outputs
 from dualnet.builders import LanguageModel, check_language_model, questions
 from dualnet.evaluation.arguments import check_tokens
+from dualnet.extras.analysis.model_outputs import read_outputs
 
 
 @dataclasses.dataclass(frozen=True)

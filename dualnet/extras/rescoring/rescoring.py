@@ -15,10 +15,10 @@ from dualnet.builders import Graph, LanguageModel, TranslationModel, questions, 
 from dualnet.builders.reader import NotFiniteError
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_translators, vocabulary_with_eos
+from dualnet.extras.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
+from dualnet.extras.rescoring.tuning import checked_lists
 from dualnet.generation import translation
 from dualnet.requests import Rescoring
-from dualnet.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
-from dualnet.rescoring.tuning import checked_lists
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_line, check_text
 

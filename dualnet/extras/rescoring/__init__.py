@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dualnet.rescoring.formats import read_nbest, write_nbest
-from dualnet.rescoring.lists import Hypothesis, NBest
-from dualnet.rescoring.metrics import Bleu, BracketF1, Wer
-from dualnet.rescoring.trees import (
+from dualnet.extras.rescoring.formats import read_nbest, write_nbest
+from dualnet.extras.rescoring.lists import Hypothesis, NBest
+from dualnet.extras.rescoring.metrics import Bleu, BracketF1, Wer
+from dualnet.extras.rescoring.trees import (
     Candidate,
     Tree,
     clean,
@@ -14,10 +14,17 @@ from dualnet.rescoring.trees import (
     read_tree_nbest,
     read_trees,
 )
-from dualnet.rescoring.tuning import Comparison, Figure, compare, load_weights, save_weights, tune
+from dualnet.extras.rescoring.tuning import (
+    Comparison,
+    Figure,
+    compare,
+    load_weights,
+    save_weights,
+    tune,
+)
 
 if TYPE_CHECKING:
-    from dualnet.rescoring.rescoring import rescore as rescore
+    from dualnet.extras.rescoring.rescoring import rescore as rescore
 
 __all__ = [
     "Bleu", "BracketF1", "Candidate", "Comparison", "Figure", "Hypothesis", "NBest", "Tree", "Wer",
@@ -29,6 +36,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name != "rescore":  # which alone needs Keras
         raise AttributeError(f"module 'dualnet.rescoring' has no attribute {name!r}")
-    from dualnet.rescoring.rescoring import rescore
+    from dualnet.extras.rescoring.rescoring import rescore
 
     return rescore

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice, extra
-from dualnet.rescoring.lines import SPACES
-from dualnet.rescoring.trees import ROOTS, TAG, TRACE, Tree, category, parse_tree
+from dualnet.extras.rescoring.lines import SPACES
+from dualnet.extras.rescoring.trees import ROOTS, TAG, TRACE, Tree, category, parse_tree
 
 
 def sums_of(sums: Any, count: int, *, axes: int = 1) -> np.ndarray:

@@ -9,9 +9,9 @@ from keras import ops
 
 from dualnet import plots
 from dualnet._checks import ArgumentError, as_texts, check_count, did_you_mean
-from dualnet.analysis.model_outputs import find_layer
 from dualnet.builders import LanguageModel, check_language_model
 from dualnet.evaluation.arguments import check_tokens, vocabulary_of
+from dualnet.extras.analysis.model_outputs import find_layer
 from dualnet.layers import IOGate
 
 

@@ -14,7 +14,7 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from dualnet._checks import ArgumentError, StrPath
-from dualnet.rescoring.lines import SPACES, Line, finite_number, numbered_lines, words_of
+from dualnet.extras.rescoring.lines import SPACES, Line, finite_number, numbered_lines, words_of
 
 TAG = "XX"  # of a word whose own the linear form has dropped
 TRACE = "-NONE-"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dualnet._checks import ArgumentError, check_choice, check_finite
+from dualnet.extras.rescoring.lines import words_of
 from dualnet.requests import MISSING
-from dualnet.rescoring.lines import words_of
 
 BASE = "base"  # the feature that keeps the score that a list came with
 LENGTH = "length"

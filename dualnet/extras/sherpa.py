@@ -6,7 +6,7 @@ Source: `OnlineRnnLM` of sherpa-onnx, https://github.com/k2-fsa/sherpa-onnx.
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import TooLargeError, read_bounded
 from dualnet.builders import LanguageModel
+from dualnet.builders.model import check_exports
 from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
 from dualnet.text import Tokenizer
 
@@ -129,6 +130,13 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
         unknown=tuple(unknown),
         unused=tuple(word for i, word in enumerate(tokenizer.words) if i not in used),
     )
+
+
+def prepare(model: LanguageModel, tokens: StrPath) -> Callable[[], bytes]:
+    """Return the function that makes the file; raise `ValueError` for a model that has none."""
+    check_exports()
+    mapping = check_sherpa(model, tokens)
+    return lambda: sherpa_bytes(model, mapping)
 
 
 def check_sherpa(model: LanguageModel, tokens: StrPath) -> TokenMap:

@@ -8,11 +8,11 @@ import numpy as np
 
 from dualnet import plots
 from dualnet._checks import ArgumentError
-from dualnet.analysis.model_outputs import find_layer, read_outputs
 from dualnet.builders import Graph, LanguageModel, TranslationModel, check_language_model, reader_of
 from dualnet.corpora import PairSplit
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import check_tokens, check_translators
+from dualnet.extras.analysis.model_outputs import find_layer, read_outputs
 from dualnet.layers import DOCOutput, MixtureSoftmax
 
 POSITIONS = 8192  # of source and target that are read at a time

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._files import written_beside
 from dualnet.corpora.pair_files import read_lines
-from dualnet.rescoring.lines import SPACES, finite_number, numbered_lines, words_of
-from dualnet.rescoring.lists import Hypothesis, NBest
-from dualnet.rescoring.trees import clean, linearize, numbered_nbest, parse_tree, read_trees
+from dualnet.extras.rescoring.lines import SPACES, finite_number, numbered_lines, words_of
+from dualnet.extras.rescoring.lists import Hypothesis, NBest
+from dualnet.extras.rescoring.trees import clean, linearize, numbered_nbest, parse_tree, read_trees
 from dualnet.text.plain_text import SURROGATE
 
 FORMATS = ("jsonl", "kaldi", "moses", "trees")

@@ -1,0 +1,24 @@
+"""Formats of `dualnet.export` that rooms above it add, and what they add to `dualnet.serving`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# Without an argument it returns the bytes of a file, or it writes into a folder, which is empty.
+Writer = Callable[..., Any]
+
+
+class Format(NamedTuple):
+    """A format of `export`.
+
+    Attributes:
+        suffix: of its file; "" for a folder.
+        prepare: function of a model and an `Exporting` that returns the `Writer`. It raises
+            `ValueError` for a model that the format cannot hold.
+    """
+
+    suffix: str
+    prepare: Callable[[Any, Any], Writer]
+
+
+ADDED: dict[str, Format] = {}
+NAMES: dict[str, Callable[[], Any]] = {}  # public names of `serving`, and functions that load them
