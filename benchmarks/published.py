@@ -2,9 +2,12 @@
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
        [--group NAME ...] [--run "NAME seed N" ...] [--dtype-policy POLICY] [--set KEY=VALUE ...]
+       [--done benchmarks/results/FILE.csv ...]
 
 The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
-that they stay at equal epochs. After each slice, OUTPUT holds `published.csv`, one row per
+that they stay at equal epochs. A run over another one is a gate on it, and one over
+several an ensemble. What `then` names is measured once a run is trained: dynamic evaluation, its
+rate found on valid, or a cache. After each slice, OUTPUT holds `published.csv`, one row per
 epoch and run, and one of results, with the hours of processor time, and `GROUP.png`, the
 validation perplexities with the published figures as lines. A model that translates is measured at
 the end: its RUN holds the translations of valid and test, with a beam of 5, and `bleu.json`, in
@@ -13,7 +16,8 @@ finishes the step under way, saves and stops; the same command resumes, also aft
 Several commands may share OUTPUT, one for each core: none takes a run that another has. One that
 is started with `nice` yields to all other work, also where Linux shares cores by session.
 `--set` and `--dtype-policy` override the queue: `--dtype-policy float32` is for a processor on
-which bfloat16 is slower, `--set epochs=1` for a first look.
+which bfloat16 is slower, `--set epochs=1` for a first look. What a file of `--done`, an earlier
+`published.csv`, has whole is copied, and not run again unless a gate or an ensemble needs it.
 
 On a GPU, put KERAS_BACKEND=jax in front, and `timeout 25m` if there is no more time than that.
 Models that leave it idle can share it, a command each, with XLA_PYTHON_CLIENT_MEM_FRACTION=0.15.
@@ -37,7 +41,17 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # a resumed run is then bi
 
 import filelock
 
-from dualnet import corpora, evaluation, generation, plots, runs, training, zoo
+from dualnet import (
+    adaptation,
+    builders,
+    corpora,
+    evaluation,
+    generation,
+    plots,
+    runs,
+    training,
+    zoo,
+)
 from dualnet._files import write_whole
 from dualnet.cli.console import settings_of
 from dualnet.evaluation.translations import check_packages
@@ -47,6 +61,7 @@ QUEUE = Path(__file__).with_suffix(".toml")
 COLUMNS = ["group", "run", "epoch", "perplexity", "val_perplexity", "seconds"]
 RESULT_COLUMNS = [
     "valid_perplexity", "test_perplexity", "published_valid", "published_test", "core_hours",
+    "evaluation", "learning_rate", "parameters", "dtype_policy",
 ]  # fmt: skip
 BLEU_COLUMNS = ["valid_bleu", "test_bleu", "valid_bleu_multi30k", "test_bleu_multi30k"]
 BEAM = 5
@@ -61,6 +76,9 @@ class Run:
         seed: Random seed of weights and dropout masks.
         settings: Arguments of the builder or the recipe that override the card, `epochs` too.
         label: Name of the run in its group; default `model`.
+        over: Labels of runs of the group: the one that a gate stands on, or those of an ensemble,
+            "LABEL seed N" where the seed is another.
+        then: Names of EVALUATIONS, measured after training.
     """
 
     group: "Group"
@@ -68,6 +86,8 @@ class Run:
     seed: int
     settings: dict[str, Any]
     label: str = ""
+    over: tuple[str, ...] = ()
+    then: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -102,10 +122,31 @@ class Run:
         bleu = _read(self.folder(output) / "bleu.json")
         return {**results, **bleu} if bleu else {}
 
+    def evaluations(self, output: Path) -> dict[str, dict[str, float]]:
+        """Return what was measured after training, by the names of `then`."""
+        return _read(self.folder(output) / "evaluations.json")
+
     def is_finished(self, output: Path) -> bool:
         if self.group.chooses:
             return len(self.history(output)) == self.settings["epochs"]
-        return bool(self.results(output))
+        return bool(self.results(output)) and {*self.then} <= self.evaluations(output).keys()
+
+    def is_whole_in(self, done: dict[tuple[str, str], Any]) -> bool:
+        """Return whether earlier tables have all figures of this run."""
+        rows = done.get((self.group.name, self.name), [])
+        if self.group.chooses:
+            return len(rows) >= self.settings["epochs"]
+        measured = {row.get("evaluation") or "" for row in rows if row["test_perplexity"]}
+        return {"", *self.then} <= measured
+
+    def below(self) -> list["Run"]:
+        """Return the runs that this one stands on."""
+        names = [name if " seed " in name else f"{name} seed {self.seed}" for name in self.over]
+        return [run for run in self.group.runs if run.name in names]
+
+    def names(self) -> set[str]:
+        """Return the names of the run and of all that it stands on."""
+        return {self.name}.union(*(run.names() for run in self.below()))
 
     def train(self, output: Path, epochs: int) -> None:
         """Train up to `epochs` epochs, and evaluate after the last epoch of the run."""
@@ -113,16 +154,23 @@ class Run:
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
         settings = {**({} if resume else self.settings), "epochs": epochs}
-        if not _read(folder / "results.json"):
-            training.train(
-                self.model,
-                corpus,
-                output=folder,
-                seed=self.seed,
-                resume=resume,
-                evaluate=epochs == self.settings["epochs"] and not self.group.chooses,
-                **settings,
+        settings["evaluate"] = epochs == self.settings["epochs"] and not self.group.chooses
+        below = [run.folder(output) for run in self.below()]
+        if _read(folder / "results.json"):
+            pass
+        elif len(below) > 1:
+            combine(below, folder, self.group.splits())
+        elif below:
+            training.train_gate(
+                below[0], corpus, output=folder, seed=self.seed, resume=resume, **settings
             )
+        else:
+            training.train(
+                self.model, corpus, output=folder, seed=self.seed, resume=resume, **settings
+            )
+        if _read(folder / "results.json"):
+            for name in self.then:
+                evaluate(folder, name, self.group.splits())
         if self.group.translates and _read(folder / "results.json"):
             translate(folder, corpus)
 
@@ -184,12 +232,20 @@ class Group:
         languages = {"source": self.source, "target": self.target}
         return corpora.load_pairs(folder, lowercase=self.lowercase, **languages)
 
+    def splits(self) -> dict[str, Any]:
+        """Return the tokens of valid and test."""
+        corpus = self.load()
+        if isinstance(corpus, str):
+            corpus = corpora.load(corpus)
+        return {split: corpus.split(split) for split in ("valid", "test")}
+
     def train_slice(self, output: Path, names: list[str]) -> bool:
         """Train a slice of the run of `names` that is furthest behind; say whether there was one.
 
-        Runs that another command trains are left to it.
+        Runs that another command trains are left to it, and runs over others wait for these.
         """
         runs = [run for run in self.runs if run.name in names]
+        runs = [run for run in runs if all(base.results(output) for base in run.below())]
         for run in sorted(runs, key=lambda run: self._slices(run, output)):
             folder = run.folder(output)
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -229,34 +285,95 @@ def translate(folder: Path, corpus: Any) -> None:
     write_whole(folder / "bleu.json", json.dumps({**found, "beam": BEAM}, indent=2) + "\n")
 
 
+# Arguments of `dynamic_evaluation`, or of `with_cache`.
+EVALUATIONS: dict[str, dict[str, Any]] = {
+    "nadam": {"rule": "nadam"},
+    "sgd": {"rule": "sgd"},
+    "cache": {"size": 500, "weight": 0.1, "scale": 1.0, "start": "when_full"},
+}
+
+
+def evaluate(folder: Path, name: str, splits: dict[str, Any]) -> None:
+    """Measure EVALUATIONS[name] of the model in `folder`, and keep it in evaluations.json."""
+    file, settings = folder / "evaluations.json", dict(EVALUATIONS[name])
+    measured = _read(file)
+    if name in measured:
+        return
+    model, perplexities = runs.load(folder), {}
+    if name == "cache":
+        model = builders.with_cache(model, **settings)
+    for split, tokens in splits.items():
+        if name == "cache":
+            perplexities[split] = evaluation.perplexity(model, tokens)
+            continue
+        result = adaptation.dynamic_evaluation(model, tokens, **settings)
+        settings["learning_rate"] = result.settings["learning_rate"]  # found before valid was read
+        perplexities[split] = result.perplexity
+    found = {f"{split}_perplexity": value for split, value in perplexities.items()}
+    measured[name] = found | {"learning_rate": settings.get("learning_rate")}
+    write_whole(file, json.dumps(measured, indent=2) + "\n")
+
+
+def combine(members: list[Path], folder: Path, splits: dict[str, Any]) -> None:
+    """Write the ensemble of `members` into `folder`, and measure it."""
+    if not folder.is_dir():
+        training.combine_runs(members, folder)
+    model = runs.load(folder)
+    found = {f"{s}_perplexity": evaluation.perplexity(model, ids) for s, ids in splits.items()}
+    found |= {"epochs": 0, "parameters": model.count_params()}
+    write_whole(folder / "results.json", json.dumps(found) + "\n")
+
+
+def rows_of(files: list[Path]) -> dict[tuple[str, str], list[dict[str, str]]]:
+    """Return the rows of earlier tables by group and run."""
+    rows: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for path in files:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                rows.setdefault((row["group"], row["run"]), []).append(row)
+    return rows
+
+
 def read_queue(overrides: dict[str, Any]) -> dict[str, Group]:
     """Return the groups by name; `overrides` are settings of all runs."""
     groups = {}
     for table in tomllib.loads(QUEUE.read_text("utf-8"))["groups"]:
         runs, shared = table.pop("runs"), table.pop("settings")
+        seeds, then = table.pop("seeds", [None]), tuple(table.pop("then", ()))
         group = Group(**table)
-        for run in runs:
-            settings = {**shared, **run.pop("settings", {}), **overrides}
-            group.runs.append(Run(group=group, settings=settings, **run))
+        for seed in seeds:  # all runs with one seed before any with the next
+            for run in runs:
+                if "seed" in run and seed not in (None, run["seed"]):
+                    continue
+                settings = {**shared, **run.get("settings", {}), **overrides}
+                run = {"seed": seed, "then": then, **run, "settings": settings}
+                group.runs.append(Run(group=group, **run | {"over": tuple(run.get("over", ()))}))
         groups[group.name] = group
     return groups
 
 
-def write_table(groups: list[Group], output: Path) -> None:
-    """Write published.csv: a row per epoch, and one with the test figures of a finished run."""
+def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], Any]) -> None:
+    """Write published.csv: a row per epoch, one with the test figures of a finished run, and one
+    for each evaluation after it."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS + RESULT_COLUMNS + BLEU_COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for group in groups:
         for run in group.runs:
             names = {"group": group.name, "run": run.name}
+            if not run.history(output) and not run.results(output):
+                writer.writerows(done.get((group.name, run.name), []))
             for row in run.history(output):
                 writer.writerow(row | names)
             hours = {"core_hours": run.core_hours(output)}
             if results := run.results(output):
                 valid, test = run.published or ("", "")
                 published = {"published_valid": valid, "published_test": test}
-                writer.writerow(results | names | published | hours | {"epoch": results["epochs"]})
+                policy = {"dtype_policy": run.settings.get("dtype_policy", "float32")}
+                row = results | names | published | hours | policy
+                writer.writerow(row | {"epoch": results["epochs"]})
+            for name, measured in run.evaluations(output).items():
+                writer.writerow(measured | names | {"evaluation": name})
     write_whole(output / "published.csv", text.getvalue())
 
 
@@ -285,7 +402,10 @@ def main() -> None:
     parser.add_argument("--dtype-policy", help="in place of that of the queue, e.g. float32")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides",
                         help="settings in place of those of the queue, e.g. epochs=1")  # fmt: skip
+    parser.add_argument("--done", nargs="+", type=Path, default=[], metavar="FILE",
+                        help="tables of earlier runs, which are not run again")  # fmt: skip
     options = parser.parse_args()
+    done = rows_of(options.done)
     overrides = settings_of(options.overrides)
     if options.dtype_policy:
         overrides["dtype_policy"] = options.dtype_policy
@@ -297,8 +417,9 @@ def main() -> None:
         check_packages("multi30k")  # before a training, not after it
     options.output.mkdir(parents=True, exist_ok=True)
     for group in groups:
-        while group.train_slice(options.output, options.names or names):
-            write_table([*queue.values()], options.output)
+        wanted = {name for run in group.runs if not run.is_whole_in(done) for name in run.names()}
+        while group.train_slice(options.output, [*wanted & {*(options.names or wanted)}]):
+            write_table([*queue.values()], options.output, done)
             draw(group, options.output)
 
 
