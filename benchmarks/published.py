@@ -1,17 +1,15 @@
-"""Trains the models of docs/results.md, slice by slice, and compares them with the papers.
+"""Trains the models of docs/results.md, one after another, and compares them with the papers.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
        [--group NAME ...] [--run "NAME seed N" ...] [--dtype-policy POLICY] [--set KEY=VALUE ...]
        [--done benchmarks/results/FILE.csv ...]
 
-The queue is benchmarks/published.toml. The runs of a group take turns of a few epochs, so
-that they stay at equal epochs. A run over another one is a gate on it, and one over
-several an ensemble. What `then` names is measured once a run is trained: dynamic evaluation, its
-rate found on valid, or a cache. After each slice, OUTPUT holds `published.csv`, one row per
-epoch and run, and one of results, with the hours of processor time, and `GROUP.png`, the
-validation perplexities with the published figures as lines. A model that translates is measured at
-the end: its RUN holds the translations of valid and test, with a beam of 5, and `bleu.json`, in
-both protocols. Groups that choose settings stop at the perplexities on valid. Ctrl-C or SIGTERM
+The queue is benchmarks/published.toml. A run over another one is a gate on it, and one over several
+an ensemble. What `then` names is measured once a run is trained: dynamic evaluation, its rate found
+on valid, or a cache. After each run, OUTPUT holds `published.csv`, one row per epoch and run, and
+one of results, with the hours of processor time. A model that translates is measured at the end:
+its RUN holds the translations of valid and test, with a beam of 5, and `bleu.json`, in both
+protocols. Groups that choose settings stop at the perplexities on valid. Ctrl-C or SIGTERM
 finishes the step under way, saves and stops; the same command resumes, also after a kill.
 Several commands may share OUTPUT, one for each core: none takes a run that another has. One that
 is started with `nice` yields to all other work, also where Linux shares cores by session.
@@ -47,7 +45,6 @@ from dualnet import (
     corpora,
     evaluation,
     generation,
-    plots,
     runs,
     training,
     zoo,
@@ -148,13 +145,13 @@ class Run:
         """Return the names of the run and of all that it stands on."""
         return {self.name}.union(*(run.names() for run in self.below()))
 
-    def train(self, output: Path, epochs: int) -> None:
-        """Train up to `epochs` epochs, and evaluate after the last epoch of the run."""
+    def train(self, output: Path) -> None:
+        """Train the run, and measure it unless its group chooses settings."""
         folder = self.folder(output)
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
-        settings = {**({} if resume else self.settings), "epochs": epochs}
-        settings["evaluate"] = epochs == self.settings["epochs"] and not self.group.chooses
+        settings = {} if resume else dict(self.settings)
+        settings["evaluate"] = not self.group.chooses
         below = [run.folder(output) for run in self.below()]
         if _read(folder / "results.json"):
             pass
@@ -208,7 +205,6 @@ class Group:
     name: str
     title: str
     corpus: str
-    epochs_per_slice: int
     tokenizer: str | None = None
     documents: str = "line"
     source: str | None = None
@@ -239,28 +235,23 @@ class Group:
             corpus = corpora.load(corpus)
         return {split: corpus.split(split) for split in ("valid", "test")}
 
-    def train_slice(self, output: Path, names: list[str]) -> bool:
-        """Train a slice of the run of `names` that is furthest behind; say whether there was one.
+    def train_next(self, output: Path, names: list[str]) -> bool:
+        """Train the first run of `names` that is not finished; say whether there was one.
 
         Runs that another command trains are left to it, and runs over others wait for these.
         """
-        runs = [run for run in self.runs if run.name in names]
-        runs = [run for run in runs if all(base.results(output) for base in run.below())]
-        for run in sorted(runs, key=lambda run: self._slices(run, output)):
+        for run in self.runs:
+            if run.name not in names or not all(base.results(output) for base in run.below()):
+                continue
             folder = run.folder(output)
             folder.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(filelock.Timeout), filelock.FileLock(f"{folder}.lock", 0):
                 if not run.is_finished(output):
-                    slices = self._slices(run, output) + 1
-                    epochs = min(run.settings["epochs"], slices * self.epochs_per_slice)
-                    print(f"{self.name}: {run.name} to epoch {epochs}", file=sys.stderr, flush=True)
+                    print(f"{self.name}: {run.name}", file=sys.stderr, flush=True)
                     with run.timed(output):
-                        run.train(output, epochs)
+                        run.train(output)
                     return True
         return False
-
-    def _slices(self, run: Run, output: Path) -> int:
-        return len(run.history(output)) // self.epochs_per_slice
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -377,20 +368,6 @@ def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], A
     write_whole(output / "published.csv", text.getvalue())
 
 
-def draw(group: Group, output: Path) -> None:
-    """Draw the validation perplexities of a group, with the published figures as lines."""
-    curves, lines = {}, {}
-    for run in group.runs:
-        if rows := run.history(output):
-            curves[f"{run.name} valid"] = [float(row["val_perplexity"]) for row in rows]
-        if run.published:
-            epochs = run.card.recipe["epochs"]
-            lines[f"{run.model} published, after {epochs} epochs"] = run.published[0]
-    plots.plot_curves(
-        curves, output / f"{group.name}.png", title=group.title, cut=True, lines=lines
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", type=Path)
@@ -418,9 +395,13 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     for group in groups:
         wanted = {name for run in group.runs if not run.is_whole_in(done) for name in run.names()}
-        while group.train_slice(options.output, [*wanted & {*(options.names or wanted)}]):
-            write_table([*queue.values()], options.output, done)
-            draw(group, options.output)
+        is_at_work = True
+        while is_at_work:
+            try:
+                chosen = wanted & {*(options.names or wanted)}
+                is_at_work = group.train_next(options.output, [*chosen])
+            finally:
+                write_table([*queue.values()], options.output, done)
 
 
 if __name__ == "__main__":
