@@ -50,7 +50,7 @@ from dualnet import (
     zoo,
 )
 from dualnet._files import write_whole
-from dualnet.cli.console import settings_of
+from dualnet.cli.command import settings_of
 from dualnet.evaluation.translations import check_packages
 from dualnet.training.interrupts import Stopped
 

@@ -25,7 +25,7 @@ from dualnet import corpora, runs
 from dualnet._files import folder_beside
 from dualnet.adaptation import dynamic_evaluation
 from dualnet.builders import LanguageModel
-from dualnet.cli.console import settings_of
+from dualnet.cli.command import settings_of
 from dualnet.evaluation import comparable, evaluate
 from dualnet.runs.folder import (
     RESULTS,

@@ -1,16 +1,21 @@
 """dualnet: recurrent language models in Keras 3. Modules are loaded when they are used."""
 
 import importlib
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
 from dualnet import extras as extras  # adds its formats to `export`
-from dualnet._quiet import quiet as _quiet
 
 # TensorFlow reads this when it is imported. By default it leaves oneDNN's matrix products off on
 # processors without AVX-512, where they are faster, too.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-_quiet()
+# What fails raises an exception, so that even its errors may be hidden.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# It counts the tracings of all models and readers of Keras as those of one function.
+logging.getLogger("tensorflow").addFilter(
+    lambda record: "triggered tf.function retracing" not in record.getMessage()
+)
 
 if TYPE_CHECKING:
     from dualnet import analysis as analysis

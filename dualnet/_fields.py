@@ -186,14 +186,14 @@ class Settings:
     def groups(cls) -> dict[str, dict[str, str]]:
         """Return the documentation of the fields by the titles of their groups, "" for none.
 
-        That of a class replaces that of its bases.
+        That of a class replaces that of its bases; the group is that of the first of them.
         """
         titles: dict[str, str] = {}
         texts: dict[str, str] = {}
         for base in reversed(cls.__mro__[: -len(Settings.__mro__)]):
             for name, text in _texts(base.__module__).get(base.__name__, {}).items():
                 texts[name] = text
-                titles[name] = vars(base).get("group", "")
+                titles.setdefault(name, vars(base).get("group", ""))
         groups: dict[str, dict[str, str]] = {"": {}}
         for field in dataclasses.fields(cls):
             if field.name in cls.names():

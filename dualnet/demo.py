@@ -2,11 +2,9 @@
 
 import json
 import shutil
-import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
@@ -15,6 +13,7 @@ from dualnet import corpora, serving
 from dualnet._checks import StrPath
 from dualnet._files import make_folder, write_whole
 from dualnet.adaptation import DynamicEvaluation, dynamic_evaluation
+from dualnet.corpora import Corpus
 from dualnet.evaluation import evaluate
 from dualnet.generation import generate
 from dualnet.looking import look
@@ -25,27 +24,29 @@ MODELS = ("lstm", "dual_lstm")
 PROMPTS = ("the", "if the object", "a class")
 PAGE, PAGE_TOKENS = "look.html", 600  # of the test text
 MARK = ".written-by-dualnet-demo"
+FILES = {*MODELS, MARK, "curves.png", "dynamic.png", "saved_model", "results.json", PAGE}
 # Our choice: equal sizes and the same recipe for both models, a few minutes on two cores.
 SETTINGS: dict[str, Any] = {
     "units": 128, "epochs": 12, "batch_size": 32, "sequence_length": 25, "learning_rate": 0.002,
     "input_dropout": 0.3, "recurrent_dropout": 0.0, "output_dropout": 0.3,
     "dual_input_dropout": 0.0, "dual_output_dropout": 0.0, "embedding_l2": 0.0, "dual_l2": 0.0,
 }  # fmt: skip
-DYNAMIC: dict[str, Any] = {"rule": "nadam", "sequence_length": 20}
-
-# A client, run in a process that imports neither dualnet nor Keras.
-CLIENT = """
-import json, sys
-import tensorflow as tf
-served = tf.saved_model.load(sys.argv[1])
-ids = tf.constant([json.loads(sys.argv[2])], tf.int32)
-lengths = tf.constant([ids.shape[1]], tf.int32)
-scores = served.signatures["score"](ids=ids, lengths=lengths)["log_probabilities"]
-print(json.dumps([float(x) for x in scores[0]]))
-"""
+RULE, LENGTH = "nadam", 20  # of dynamic evaluation, and the tokens of its segments
 
 
-def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> dict:
+class Figures(TypedDict):
+    """The results of a model."""
+
+    parameters: int
+    valid: float
+    test: float
+    valid_dynamic: float
+    test_dynamic: float
+    tokens_per_second: float
+    not_comparable: str | None
+
+
+def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> dict[str, Figures]:
     """Run the demo, write its files into the folder `output`, and return its results.
 
     Args:
@@ -56,40 +57,32 @@ def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> 
         dict of a model's name to its number of parameters, perplexities and speed, and why
         these perplexities do not compare with those of other tokenisers.
     """
-    folder = Path(output)
-    try:
-        _clear(folder)
-        return _run(folder, {**SETTINGS, **(settings or {})})
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("Stopped. The next `dualnet demo` starts from scratch.") from None
-
-
-def _run(folder: Path, settings: dict[str, Any]) -> dict:
-    start = time.perf_counter()
+    folder, settings = Path(output), {**SETTINGS, **(settings or {})}
+    _clear(folder)
     corpus = corpora.load("python-reference")
-    _say(f"Corpus python-reference (embedded in Python): {len(corpus.train):,} training, "
-         f"{len(corpus.valid):,} validation and {len(corpus.test):,} test tokens; vocabulary of "
+    _say(f"Corpus python-reference (embedded in Python): {len(corpus.train):,} training tokens, "
          f"{len(corpus.vocabulary):,} words.")  # fmt: skip
     runs: dict[str, Run] = {}
-    dynamic: dict[str, dict[str, DynamicEvaluation]] = {}
-    splits = ("valid", "test")
+    dynamic: dict[str, DynamicEvaluation] = {}
+    results: dict[str, Figures] = {}
     for name in MODELS:
         _say(f"\nTraining {name}, {settings['units']} units, {settings['epochs']} epochs:")
         runs[name] = train(name, corpus, output=folder / name, seed=1, **settings)
-    for name in MODELS:
-        length, model = DYNAMIC["sequence_length"], runs[name].model
-        _say(f"\nDynamic evaluation of {name}: it scores {length} tokens, then learns from them.")
-        dynamic[name] = {s: dynamic_evaluation(model, corpus.split(s), **DYNAMIC) for s in splits}
-    results = {
-        name: {
-            "parameters": run.results["parameters"],
-            **{split: run.results[f"{split}_perplexity"] for split in splits},
-            **{f"{split}_dynamic": dynamic[name][split].perplexity for split in splits},
-            "tokens_per_second": run.results["tokens_per_second"],
-            "not_comparable": run.results["test_not_comparable"],  # with other tokenisers
+        _say(f"Dynamic evaluation of {name}: it scores {LENGTH} tokens, then learns from them.")
+        model, found = runs[name].model, runs[name].results
+        valid, dynamic[name] = (
+            dynamic_evaluation(model, tokens, rule=RULE, sequence_length=LENGTH)
+            for tokens in (corpus.valid, corpus.test)
+        )
+        results[name] = {
+            "parameters": found["parameters"],
+            "valid": found["valid_perplexity"],
+            "test": found["test_perplexity"],
+            "valid_dynamic": valid.perplexity,
+            "test_dynamic": dynamic[name].perplexity,
+            "tokens_per_second": found["tokens_per_second"],
+            "not_comparable": found["test_not_comparable"],
         }
-        for name, run in runs.items()
-    }
     _draw(folder, corpus, runs, dynamic)
     _show(results)
     model = runs["dual_lstm"].model
@@ -97,15 +90,13 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
     for seed, prompt in enumerate(PROMPTS):
         text = generate(model, prompt, max_tokens=25, temperature=0.8, seed=seed)
         _say("  " + text.split("\n")[0])
-    served = _serve(folder, model, corpus)
-    _say(f"\nBoth models read the first {PAGE_TOKENS} tokens of the test text once more.")
+    if keras.config.backend() == "tensorflow":
+        _say(f"\nServed from {serving.export(model, folder / 'saved_model')}.")
     text = corpus.vocabulary.decode(corpus.test[:PAGE_TOKENS])
-    rate = dynamic["dual_lstm"]["test"].settings["learning_rate"]
     models = {name: run.model for name, run in runs.items()}
-    look(models, text, adapt=True, learning_rate=rate, **DYNAMIC).save(folder / PAGE)
-    minutes, seconds = divmod(time.perf_counter() - start, 60)
-    files = ["lstm/", "dual_lstm/", "curves.png", "dynamic.png", PAGE, *(["saved_model/"] * served)]
-    _say(f"\nDone in {minutes:.0f} min {seconds:.0f} s. In {folder}/: {', '.join(files)}.")
+    rate = dynamic["dual_lstm"].settings["learning_rate"]
+    page = look(models, text, adapt=True, rule=RULE, sequence_length=LENGTH, learning_rate=rate)
+    page.save(folder / PAGE)
     _say(f"See how they read, word by word: open {(folder / PAGE).resolve()} in a browser.")
     write_whole(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return results
@@ -113,35 +104,34 @@ def _run(folder: Path, settings: dict[str, Any]) -> dict:
 
 def _clear(folder: Path) -> None:
     """Create or empty `folder`; raise an error if it holds files that no demo wrote."""
-    if folder.is_dir() and any(folder.iterdir()):
-        known = {*MODELS, MARK, "curves.png", "dynamic.png", "saved_model", "results.json", PAGE}
-        foreign = sorted(path.name for path in folder.iterdir() if path.name not in known)
-        if not (folder / MARK).exists() or foreign:
-            required = "`output` must be new, empty or written by the demo."
-            received = f"Received: {str(folder)!r}, which holds {foreign or 'other files'}."
-            raise FileExistsError(f"{required} {received} Choose another folder with --output.")
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if names and (MARK not in names or names - FILES):
+        foreign = sorted(names - FILES) or "other files"
+        required = "`output` must be new, empty or written by the demo."
+        received = f"Received: {str(folder)!r}, which holds {foreign}."
+        raise FileExistsError(f"{required} {received} Choose another folder with --output.")
+    for name in names:
+        path = folder / name
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     make_folder("output", folder)
     (folder / MARK).touch()
 
 
-def _draw(folder: Path, corpus: Any, runs: dict[str, Run], dynamic: dict) -> None:
+def _draw(
+    folder: Path, corpus: Corpus, runs: dict[str, Run], dynamic: dict[str, DynamicEvaluation]
+) -> None:
     curves, positions = {}, {}
     for name, run in runs.items():
         curves[f"{name} valid"] = [row["val_perplexity"] for row in run.history]
         curves[f"{name} train"] = [row["perplexity"] for row in run.history]
-        adapted = dynamic[name]["test"]
+        adapted = dynamic[name]
         positions[f"{name} static"] = evaluate(run.model, corpus.test).token_losses
         positions[f"{name} dynamic"] = np.repeat(adapted.segment_losses, adapted.segment_lengths)
     plot_curves(curves, folder / "curves.png", title="Learning curves on python-reference")
     plot_positions(positions, folder / "dynamic.png", title="Test perplexity by position")
 
 
-def _show(results: dict[str, dict[str, float]]) -> None:
+def _show(results: dict[str, Figures]) -> None:
     print(f"\n{'':12}{'':>12}  {'static perplexity':>19}  {'dynamic perplexity':>19}{'':>11}")
     print(f"{'model':12}{'parameters':>12}  {'validation':>11}{'test':>8}  "
           f"{'validation':>11}{'test':>8}{'tokens/s':>11}")  # fmt: skip
@@ -152,31 +142,12 @@ def _show(results: dict[str, dict[str, float]]) -> None:
     plain, dual = (results[name] for name in MODELS)
     print(f"No figures per byte, character or word: {dual['not_comparable']}.")
     claims = {
-        "dual below plain": all(dual[name] < plain[name] for name in ("test", "test_dynamic")),
-        "dynamic below static": all(row["test_dynamic"] < row["test"] for row in results.values()),
+        "dual below plain": dual["test"] < plain["test"],
+        "dynamic below static": dual["test_dynamic"] < dual["test"],
     }
     for claim, is_true in claims.items():
         holds = "holds" if is_true else "does NOT hold"
         print(f"The paper's claim, {claim}: {holds} on this test set.")
-
-
-def _serve(folder: Path, model: Any, corpus: Any) -> bool:
-    """Export `model` and check its scores in a fresh process; return False if it cannot export."""
-    if keras.config.backend() != "tensorflow":
-        _say(f"\nNo export: it needs TensorFlow; the backend is {keras.config.backend()}.")
-        return False
-    directory = serving.export(model, folder / "saved_model")
-    ids = corpus.test[:20]
-    command = [sys.executable, "-c", CLIENT, str(directory), json.dumps(ids.tolist())]
-    client = subprocess.run(command, capture_output=True, text=True, check=False)
-    if client.returncode:
-        raise RuntimeError(f"The fresh process could not query the SavedModel:\n{client.stderr}")
-    served = np.array(json.loads(client.stdout.splitlines()[-1]))
-    local = -evaluate(model, ids).token_losses
-    _say(f"\nServed from {directory} in a fresh process: log-probability of 20 tokens "
-         f"{served.sum():.4f}; in this process {local.sum():.4f}; largest difference of a token "
-         f"{np.abs(served[1:] - local).max():.1e}.")  # fmt: skip
-    return True
 
 
 def _say(line: str) -> None:

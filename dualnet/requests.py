@@ -16,7 +16,14 @@ from dualnet.metrics import Measuring
 # --- corpora
 
 
-class ReadingCorpus(Settings):
+class Dividing(Settings):
+    """How a text file is divided."""
+
+    fractions: Sequence[float] | None = field(None, nargs=3, metavar=("TRAIN", "VALID", "TEST"))
+    """Shares of the lines of a text file (default: 90 5 5)."""
+
+
+class ReadingCorpus(Dividing):
     """How a corpus given by name is read, see `corpora.load`; on resuming, as before."""
 
     tokenizer: StrPath | None = None
@@ -26,9 +33,6 @@ class ReadingCorpus(Settings):
 
     documents: str | None = field(None, metavar="END")
     """What ends a document (read as <eos>): line (default), blank-line or file."""
-
-    fractions: Sequence[float] | None = None
-    """Shares of the lines of a text file (default: 90 5 5)."""
 
     vocabulary_size: int | None = count(None, least=2)
     """Read the text as words, as many as this with <eos> and <unk>; rarer ones are <unk>."""

@@ -155,3 +155,6 @@ class PairScorer:
         self.tokens, self.unknown = state["tokens"], state["unknown"]
         for kind, by in self.by.items():
             by.update({name: Accuracy(*numbers) for name, numbers in state[kind].items()})
+
+
+Scorer = TextScorer | PairScorer

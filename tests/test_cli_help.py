@@ -1,4 +1,4 @@
-"""The command line tells where to begin, shows help in groups, completes names, draws tables."""
+"""The command line tells where to begin, shows help in groups, and completes names."""
 
 import os
 import shlex
@@ -8,14 +8,23 @@ import sys
 import pytest
 
 from dualnet import cli
-from dualnet.cli import console, main
-from dualnet.cli.parser import command_names, make_parser
+from dualnet.cli import main
+from dualnet.cli.command import FUNCTIONS, command_of, options_of, parse, text_of
 
 WHERE_TO_BEGIN = (cli.__doc__ or "").strip()
 
 
 def commands_of(text):
-    return [line.strip() for line in text.splitlines() if line.strip().startswith("dualnet ")]
+    lines = [line.strip().split("   ")[0] for line in text.splitlines()]
+    return [line for line in lines if line.startswith("dualnet ") and "--help" not in line]
+
+
+def check_understood(line):
+    """Parse a command as it is written on a terminal."""
+    program, *words = shlex.split(line)
+    command = command_of(words)
+    assert program == "dualnet"
+    assert isinstance(parse(command, words[len(command.split()) :]), options_of(command))
 
 
 def test_dualnet_alone_shows_where_to_begin(capsys):
@@ -23,44 +32,66 @@ def test_dualnet_alone_shows_where_to_begin(capsys):
     assert capsys.readouterr().out == WHERE_TO_BEGIN + "\n"
 
 
-def examples(parser):
-    """Yield the examples in the help of each command."""
-    for action in parser._subparsers._group_actions if parser._subparsers else []:
-        for command in action.choices.values():
-            lines = commands_of(command.epilog or "")
-            assert lines or command._subparsers, command.prog
-            yield from [*lines, *examples(command)]
-
-
-@pytest.mark.parametrize("line", list(examples(make_parser())))
-def test_each_example_of_the_help_is_a_command_that_is_understood(line):
-    program, *arguments = shlex.split(line)
-    assert program == "dualnet" and make_parser().parse_args(arguments).command == arguments[0]
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_each_example_of_the_help_is_a_command_that_is_understood(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    examples = commands_of(text_of(command)[1])
+    assert examples
+    for line in examples:
+        check_understood(line)
 
 
 @pytest.mark.parametrize("line", commands_of(WHERE_TO_BEGIN))
 def test_what_one_begins_with_is_understood(line):
-    command = line.split("   ")[0]
-    if "--help" not in command:
-        make_parser().parse_args(shlex.split(command)[1:])
+    check_understood(line)
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_the_help_of_a_command_is_plain_and_has_all_its_options(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([*command.split(), "--help"])
+    out, err = capsys.readouterr()
+    assert (stopped.value.code, err) == (None, "") or (stopped.value.code, err) == (0, "")
+    assert "\x1b" not in out and "examples:\n  dualnet " in out
+    options = options_of(command)
+    for name in options.names():
+        assert options.option(name).get("hidden") or options.flag(name) in out
 
 
 def test_the_help_lists_each_command_once_in_a_group(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    out = capsys.readouterr().out
-    names = command_names()
-    listed = [line.split()[0] for line in out.splitlines() if line[:3].strip() and line[:2] == "  "]
-    assert [name for name in listed if not name.startswith("-")] == names
-    known = make_parser()._subparsers._group_actions[0].choices
-    assert sorted(names) == sorted(known)
+    assert main(["--help"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line[:3].strip()]
+    listed = [line[2:].split("  ")[0] for line in lines if line[:2] == "  "]
+    assert listed == list(FUNCTIONS)
+    assert main(["analyse", "--help"]) == 0
+    assert "analyse rank" in capsys.readouterr().out
 
 
-def test_an_unknown_command_is_told_in_one_line_with_the_nearest(capsys):
-    assert main(["trian", "lstm"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1
-    assert "There is no command 'trian'. Did you mean 'train'?" in err
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("trian lstm", "There is no command 'trian'. Did you mean 'train'?"),
+        ("--versoin", "Did you mean '--version'?"),
+        ("analyse", "analyse needs one of gates, experts, rank, curves."),
+        ("analyse gate RUN", "analyse needs one of gates, experts, rank, curves."),
+        ("card", "The following arguments are required: MODEL. `dualnet card --help`"),
+        ("generate RUN --beam x", "Argument --beam: invalid int value: 'x'"),
+        ("generate RUN --prompt -x", "Argument --prompt: expected one argument"),
+        ("score RUN --txet FILE", "Did you mean '--text'?"),
+        ("score RUN -x", "Arguments must be known. Received: -x."),
+    ],
+)
+def test_a_line_that_is_not_understood_is_told_in_one_line(cli, line, message):
+    assert message in cli.refused(line)
+
+
+def test_arguments_may_stand_anywhere_and_values_may_be_negative():
+    options = parse("score", ["--temperature", "2", "RUN", "--json", "-"])
+    assert (options.run_folder, options.file, options.temperature) == ("RUN", "-", 2.0)
+    assert parse("generate", ["RUN", "--prompt=-x"]).texts == ["-x"]
+    words = ["--output", "R", "--set", "a=1", "b=-2", "c=-1e-3", "seed=4", "--", "lstm"]
+    train = parse("train", words)
+    assert train.settings == {"a": 1, "b": -2, "c": -1e-3} and train.seed == 4
 
 
 def completed(line):
@@ -75,23 +106,8 @@ def completed(line):
     return done.stdout.split()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
-def test_an_option_without_a_command_is_refused(capsys):
-    assert main(["--versoin"]) == 2
-    output, error = capsys.readouterr()
-    assert (output, "--versoin. Did you mean '--version'?" in error) == ("", True)
-
-
 def test_the_shell_completes_commands_models_and_options():
     assert completed("dualnet tr") == ["train", "translate"]
     assert completed("dualnet train mogrifier_r") == ["mogrifier_rlstm"]
     assert completed("dualnet evaluate RUN --dyn") == ["--dynamic"]
-
-
-def test_a_terminal_gets_a_drawn_table_with_the_same_cells(capsys, monkeypatch):
-    monkeypatch.setattr(console, "is_terminal", lambda: True)
-    console.Table(["model", "perplexity"], [["lstm", "64.91"], ["dual[lstm]\x1b", "9.5"]]).print()
-    head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["model", "perplexity"]
-    assert [row.split() for row in rows] == [["lstm", "64.91"], ["dual[lstm]\\x1b", "9.5"]]
-    assert rows[1].endswith("  9.5") and rows[0].endswith(" 64.91")
+    assert completed("dualnet analyse ra") == ["rank"]

@@ -1,6 +1,5 @@
 """Figures per byte, character and word; top-k accuracy."""
 
-import argparse
 import json
 import math
 
@@ -200,9 +199,8 @@ UNKNOWN = "the model reads <unk> for text that its tokeniser does not know"
 @once
 def test_figures_stand_beside_perplexities_on_the_command_line(run, cli, monkeypatch):
     results = json.loads((run.folder / "results.json").read_text())
-    cli_training._show_run(argparse.Namespace(json=False), run)  # as `train` does
+    out = str(cli_training._result(run))  # which `train` prints
     line = f"validation: {results['valid_bits_per_byte']:.3f} bits per byte, "
-    out = cli.capsys.readouterr().out
     assert (
         f"\n{line}" in out and f"\ntest: no figures per byte, character or word: {UNKNOWN}\n" in out
     )

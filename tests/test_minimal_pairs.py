@@ -186,9 +186,3 @@ def test_the_command_prints_accuracies(words, saved, tmp_path, cli):
     assert rows[2].split("\t")[1] == "repeated"
     printed = cli.json(f"{command} --format pairs")
     assert printed[0]["log_probability_good"] == result.log_probabilities[0, 0]
-
-
-def test_the_command_warns_of_words_that_the_model_does_not_know(saved, tmp_path, cli):
-    pairs = [{"sentence_good": "The cats Sleep", "sentence_bad": "The cat Sleep"}]
-    code, _, err = cli.call(f"minimal-pairs {saved} {written(tmp_path / 'a.jsonl', pairs)}")
-    assert code == 0 and "Warning: in the sentences, 67% of the words are unknown" in err

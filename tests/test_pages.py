@@ -14,7 +14,7 @@ import pytest
 
 from dualnet import zoo
 from dualnet.cli import main
-from dualnet.cli.parser import make_parser
+from dualnet.cli.command import command_of, parser_of
 from dualnet.corpora import python_reference
 from tests.searches import in_this_process
 
@@ -88,11 +88,13 @@ def test_the_code_of_a_page_runs(page, workspace, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_a_page_are_known(page):
-    parser = make_parser()
     for kind, code in blocks(page):
         for line in lines(code) if kind == "console" else []:
             if command := re.search(r"(?:^\$|\|)(?: \w+=\S+)* +dualnet (.*)", line):
-                parser.parse_args(shlex.split(command[1], comments=True))
+                words = shlex.split(command[1], comments=True)
+                name = command_of(words)
+                _, rest = parser_of(name).parse_known_intermixed_args(words[len(name.split()) :])
+                assert not rest
 
 
 def test_the_readme_is_short_and_counts_the_cards():

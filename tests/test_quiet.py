@@ -19,27 +19,9 @@ def standard_error_of(code, **environment):
 
 @pytest.mark.slow
 def test_tensorflow_starts_in_silence_after_dualnet_unless_the_environment_wants_it_to_speak():
-    code = "import dualnet, keras; keras.ops.ones(1); import sys; print('mine', file=sys.stderr)"
-    assert standard_error_of(code) == "mine\n"
+    code = "import dualnet, keras; keras.ops.ones(1)"
+    assert "oneDNN" not in standard_error_of(code)
     assert "oneDNN" in standard_error_of(code, TF_CPP_MIN_LOG_LEVEL="0")
-
-
-@pytest.mark.slow
-def test_an_import_that_fails_shows_what_was_written():
-    code = (
-        "import dualnet, os, sys, types\n"
-        "from importlib.machinery import ModuleSpec\n"
-        "class Loader:\n"
-        "    def create_module(self, spec): return None\n"
-        "    def exec_module(self, module): os.write(2, b'cause'); raise ImportError('no')\n"
-        "class Finder:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        return ModuleSpec(name, Loader()) if name == 'tensorflow' else None\n"
-        "sys.meta_path.insert(1, Finder())\n"
-        "try: import tensorflow\n"
-        "except ImportError: pass\n"
-    )
-    assert standard_error_of(code) == "cause"
 
 
 @pytest.mark.parametrize(

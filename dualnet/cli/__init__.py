@@ -17,28 +17,30 @@ dualnet --help lists all commands, dualnet COMMAND --help the options of one.
 
 # `dualnet` alone prints the docstring. Results go to standard output, progress to standard error.
 
-import argparse
-import difflib
 import inspect
 import logging
 import os
-import re
 import sys
 import warnings
-from typing import Any
 
 from dualnet._checks import did_you_mean
-from dualnet.cli.command import Options
-from dualnet.cli.console import check_known, open_streams, printable, settings_of
-from dualnet.cli.parser import command_names, make_parser
+from dualnet.cli.command import (
+    COMMANDS,
+    FUNCTIONS,
+    command_of,
+    complete,
+    function_of,
+    grouped,
+    parse,
+)
+from dualnet.cli.console import printable, show
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     0 is success; 2 is bad input or Ctrl-C; 141 is a reader of standard output that closed it
-    early, as `head` does. Where an option is missing or no value of its type, argparse raises
-    `SystemExit`.
+    early, as `head` does. With `--help`, argparse raises `SystemExit`.
 
     Args:
         arguments: of the command line; default `sys.argv[1:]`.
@@ -56,37 +58,21 @@ def main(arguments: list[str] | None = None) -> int:
         warnings.formatwarning = before
 
 
-def _run(arguments: list[str]) -> int:
-    open_streams()
+def _run(words: list[str]) -> int:
     # TensorFlow sums gradients in the order in which they arrive. Running one operation at a
     # time, each on all cores, makes that order the same in every run.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")
     logging.getLogger("tensorflow").setLevel(logging.ERROR)  # its warnings are for programmers
-    commands, command = command_names(), arguments[0] if arguments else "-"
-    if not command.startswith("-") and command not in commands:
-        hint = f"There is no command {command!r}.{did_you_mean(command, commands)}"
-        print(f"dualnet: {printable(hint)} `dualnet --help` lists the commands.", file=sys.stderr)
-        return 2
-    parser = make_parser(command if command in commands else "")
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next
-        import argcomplete
-
-        argcomplete.autocomplete(parser)
-    options, rest = parser.parse_known_args(arguments)
-    if len(rest) == 1 and not re.match("-.", rest[0]):
-        if getattr(options, "file", "") is None:  # argparse loses a FILE after an option
-            options.file = rest.pop()
-        elif hasattr(options, "nbest"):  # or takes a RUN for it
-            options.run_folders.append(options.nbest)
-            options.nbest = rest.pop()
-    name = " ".join(filter(None, ["dualnet", options.command]))
+        complete()
+    command = command_of(words)
+    name = f"dualnet {command}".rstrip()
     try:
-        if rest:
-            raise ValueError(_unrecognized(options, rest, name))
-        if options.command is None:
-            print(_version() if options.version else inspect.cleandoc(__doc__ or ""))
+        if command:
+            options = parse(command, words[len(command.split()) :])
+            show(function_of(command)(options), as_json=options.json)
         else:
-            options.function(_settings(options))
+            print(_about(words))
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output written at exit
@@ -102,7 +88,26 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _warning(message: Any, *_: Any, **__: Any) -> str:
+def _about(words: list[str]) -> str:
+    """Return what is printed without a command: where to begin, the version, or all commands."""
+    first, *rest = words or [""]
+    actions = [name for name in FUNCTIONS if first and name.startswith(f"{first} ")]
+    if not first:
+        return inspect.cleandoc(__doc__ or "")
+    if first == "--version":
+        return _version()
+    if first in ("-h", "--help"):
+        return f"usage: dualnet [--help] [--version] COMMAND ...\n\n{grouped(COMMANDS)}"
+    if actions and {"-h", "--help"} & {*rest}:
+        return grouped({first: actions})
+    if actions:
+        named = ", ".join(name.split()[1] for name in actions)
+        raise ValueError(f"{first} needs one of {named}. `dualnet {first} --help` says more.")
+    hint = did_you_mean(first, [*FUNCTIONS, "--version", "--help"])
+    raise ValueError(f"There is no command {first!r}.{hint} `dualnet --help` lists the commands.")
+
+
+def _warning(message: object, *_: object, **__: object) -> str:
     """Return the line of a warning, without the place in the code, which is for programmers."""
     return f"Warning: {printable(str(message))}\n"
 
@@ -114,32 +119,3 @@ def _version() -> str:
         return f"dualnet {metadata.version('dualnet')}"
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed
         return "dualnet, not installed: run from a checkout"
-
-
-def _settings(options: argparse.Namespace) -> Options:
-    """Return the settings of a command, checked, with those of --set that it takes."""
-    values = {name: getattr(options, name) for name in options.options.names()}
-    if known := options.options.by_set():
-        settings = settings_of(options.set)
-        check_known("--set", settings, known)
-        values |= {known[name]: value for name, value in settings.items()}
-    return options.options(**values)
-
-
-def _unrecognized(options: argparse.Namespace, rest: list[str], name: str) -> str:
-    """Return an error message for the arguments `rest`, which no option of `name` takes."""
-    option, _, value = rest[0].partition("=")
-    known = re.findall(r"--[\w-]+", options.parser.format_usage())
-    near = [name for name in known if name.startswith(option)]
-    near = near or difflib.get_close_matches(option, known, n=1, cutoff=0.8)
-    setting = option[2:].replace("-", "_")
-    takes_it = option.startswith("--") and hasattr(options, "set")
-    takes_it = takes_it and setting in (options.options.by_set() or [setting])  # none: any
-    if near:
-        way_out = f" Did you mean {near[0]!r}?"
-    elif takes_it:
-        value = value or (rest[1] if len(rest) > 1 else "VALUE")
-        way_out = f" Settings are given with --set {setting}={value}."
-    else:
-        way_out = f" `{name} --help` shows the options."
-    return f"Arguments must be known. Received: {' '.join(rest)}.{way_out}"

@@ -7,7 +7,7 @@ import dualnet
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Table, quietly, report
+from dualnet.cli.console import Result, Table, quietly
 from dualnet.cli.options import OfCorpus, check_corpus, check_file, corpus_of, open_language_model
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
@@ -77,15 +77,15 @@ def _opened(options: Experts, *, translates: bool = False) -> Iterator[tuple[Run
         yield run, model, corpus_of(run, model, options.corpus).split(options.split)
 
 
-def _show(options: Plotting, result: dict[str, Any], head: list[str], rows: list[Any]) -> None:
+def _show(options: Plotting, result: dict[str, Any], head: list[str], rows: list[Any]) -> Result:
     plotted = ""
     if options.output is not None:
         result["output"] = options.output
         plotted = f"\nplotted in {options.output}"
-    report(options, result, Table(head, rows), plotted)
+    return Result(result, Table(head, rows), plotted)
 
 
-def gates(options: Gates) -> None:
+def gates(options: Gates) -> Result:
     """Show the words that the gate of a RUN favours after given words.
 
     Examples:
@@ -101,7 +101,7 @@ def gates(options: Gates) -> None:
         [_shown(word), ", ".join(f"{_shown(next_word)} {value:.3f}" for next_word, value in pairs)]
         for word, pairs in favoured.items()
     ]
-    _show(options, {"words": favoured}, ["after", "favoured words and gate values"], rows)
+    return _show(options, {"words": favoured}, ["after", "favoured words and gate values"], rows)
 
 
 def _shown(unit: str) -> str:
@@ -109,7 +109,7 @@ def _shown(unit: str) -> str:
     return unit if unit.split() == [unit] else repr(unit)
 
 
-def experts(options: Experts) -> None:
+def experts(options: Experts) -> Result:
     """Show how much the mixture of a RUN uses each of its experts.
 
     Examples:
@@ -124,10 +124,10 @@ def experts(options: Experts) -> None:
         for i, (share, layer) in enumerate(zip(used.shares, used.layers), start=1)
     ]
     rows.append(["", f"{used.coefficient_of_variation:.4f}", "coefficient of variation"])
-    _show(options, vars(used), ["expert", "share", "layer"], rows)
+    return _show(options, vars(used), ["expert", "share", "layer"], rows)
 
 
-def rank(options: Rank) -> None:
+def rank(options: Rank) -> Result:
     """Compute the rank of the log-probabilities of RUNs.
 
     Examples:
@@ -145,10 +145,12 @@ def rank(options: Rank) -> None:
         for run, found in ranks.items()
     ]
     result = {run: vars(found) for run, found in ranks.items()}
-    _show(options, {"ranks": result}, ["rank", "contexts", "words", "tolerance", "run"], rows)
+    return _show(
+        options, {"ranks": result}, ["rank", "contexts", "words", "tolerance", "run"], rows
+    )
 
 
-def curves(options: Curves) -> None:
+def curves(options: Curves) -> Result:
     """Show the perplexity per epoch of RUNs.
 
     Examples:
@@ -168,4 +170,4 @@ def curves(options: Curves) -> None:
         for run, values in result.items()
         for epoch, (train, valid) in enumerate(zip(*values.values()), start=1)
     ]
-    _show(options, {"curves": result}, ["epoch", "train", "validation", "run"], rows)
+    return _show(options, {"curves": result}, ["epoch", "train", "validation", "run"], rows)

@@ -1,58 +1,106 @@
-"""A command: its options, which are the fields of a settings class, its examples, its function."""
+"""A command: a settings class, whose fields are its options, and a function that returns a result.
+
+`COMMANDS` lists them all; their modules are imported when they are used.
+"""
 
 import argparse
 import dataclasses
+import difflib
+import importlib
 import inspect
 import re
 import textwrap
+import tomllib
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from dualnet._checks import ArgumentError, is_number
+from dualnet._checks import ArgumentError, did_you_mean, is_number
 from dualnet._fields import Settings, default_of, field, kind_of
 
-Function = Callable[[Any], None]  # of the options; its docstring has a text, and "Examples:"
-TYPES: dict[str, dict[str, Any]] = {
-    "int": {"type": int, "metavar": "N"},
-    "float": {"type": float, "metavar": "X"},
+if TYPE_CHECKING:
+    from dualnet.cli.console import Result
+
+# In groups, in the order of the help.
+COMMANDS = {
+    "look around": {
+        "list": "listing.list_models",
+        "card": "listing.card",
+        "data": "texts.data",
+        "tokenizer train": "texts.train_tokenizer",
+        "tokenizer show": "texts.show_tokenizer",
+        "demo": "using.demo",
+    },
+    "train": {
+        "train": "training.train",
+        "gate": "training.gate",
+        "ensemble": "training.ensemble",
+        "jobs": "tuning.jobs",
+        "tune": "tuning.tune",
+    },
+    "evaluate": {
+        "look": "looking.look",
+        "evaluate": "evaluating.evaluate",
+        "adapt": "evaluating.adapt",
+        "score": "scoring.score",
+        "minimal-pairs": "scoring.minimal_pairs",
+        "analyse gates": "analysing.gates",
+        "analyse experts": "analysing.experts",
+        "analyse rank": "analysing.rank",
+        "analyse curves": "analysing.curves",
+    },
+    "use": {
+        "generate": "using.generate",
+        "translate": "translating.translate",
+        "rescore": "rescoring.rescore",
+        "export": "using.export",
+    },
 }
-KIND = re.compile(r"(?:ints?|floats?|bool|str)\b[^.]*\.(?: |$)")  # begins the text of a field
+FUNCTIONS = {name: place for group in COMMANDS.values() for name, place in group.items()}
 
 
 class Options(Settings):
     """Options of every command."""
 
+    takes_others: ClassVar[bool] = False
+
     json: bool = False
     """Print the result as JSON."""
 
     def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
-        metavar = option_of(self.fields()[other]).get("metavar", "")
-        message = f"{problem} {f'{self.flag(other)} {metavar}'.rstrip()}."
-        raise ArgumentError(self.flag(name), f"{message} Received: {getattr(self, name)}.")
+        beside = f"{self.flag(other)} {self.option(other).get('metavar', '')}".rstrip()
+        received = f"Received: {getattr(self, name)}."
+        raise ArgumentError(self.flag(name), f"{problem} {beside}. {received}")
 
     @classmethod
-    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
-        """Return the fields by name."""
-        return {field.name: field for field in dataclasses.fields(cls)}
+    def option(cls, name: str) -> dict[str, Any]:
+        """Return what the field `name` says of its option: arguments of argparse, and others."""
+        return dict(cls.__dataclass_fields__[name].metadata.get("option", {}))
 
     @classmethod
     def flag(cls, name: str) -> str:
         """Return the option of a field, such as "--top-k", or "--set decay" without one."""
-        return flags_of(cls.fields()[name])[0]
+        option = cls.option(name)
+        if option.get("positional"):
+            return option["metavar"]
+        dashes = f"--set {name}" if option.get("hidden") else f"--{name.replace('_', '-')}"
+        return option.get("flags", [dashes])[0]
 
     @classmethod
-    def by_set(cls) -> dict[str, str]:
-        """Return the fields that `--set` sets, by their names there: those without an option."""
-        return {name: name for name, each in cls.fields().items() if option_of(each).get("hidden")}
+    def set_fields(cls, pairs: Iterable[str]) -> dict[str, Any]:
+        """Return the values of the fields that the pairs of `--set` name.
 
-
-class Actions(NamedTuple):
-    """A command that has further commands, its actions."""
-
-    text: str
-    metavar: str
-    functions: dict[str, str]
+        Other settings are the value of the field `set`, of a class that `takes_others`.
+        """
+        flags = {re.sub("--(set )?", "", cls.flag(name)): name for name in cls.names()}
+        fields = {flag.replace("-", "_"): name for flag, name in flags.items()}
+        settings = settings_of(pairs)
+        others = {key: value for key, value in settings.items() if key not in fields}
+        for key, value in others.items() if not cls.takes_others else ():
+            required = f"must be one of {', '.join(fields)}.{did_you_mean(key, fields)}"
+            raise ArgumentError(key, f"{required} Received: --set {key}={value}.")
+        values = {fields[key]: value for key, value in settings.items() if key in fields}
+        return {**values, "set": others or None}
 
 
 def argument(default: Any = dataclasses.MISSING, **option: Any) -> Any:
@@ -60,89 +108,156 @@ def argument(default: Any = dataclasses.MISSING, **option: Any) -> Any:
     return field(default, positional=True, **option)
 
 
-def add_command(subparsers: Any, name: str, function: Function) -> None:
-    """Add the command `name`, with an option for each field of the options of `function`."""
-    text, _, examples = (inspect.getdoc(function) or "").partition("\n\nExamples:\n")
-    command = subparsers.add_parser(
-        name,
-        help=text,
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are raised, to be told in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message[0].upper()}{message[1:]}. `{self.prog} --help` says more.")
+
+
+def function_of(command: str) -> Callable[[Any], "Result | None"]:
+    """Return the function of a command, whose module is imported."""
+    module, _, name = FUNCTIONS[command].partition(".")
+    return getattr(importlib.import_module(f"dualnet.cli.{module}"), name)
+
+
+def options_of(command: str) -> type[Options]:
+    """Return the settings class of a command."""
+    return typing.get_type_hints(function_of(command))["options"]
+
+
+def text_of(command: str) -> tuple[str, str]:
+    """Return what a command does, and examples of it."""
+    text, _, examples = (inspect.getdoc(function_of(command)) or "").partition("\n\nExamples:\n")
+    return " ".join(text.split()), textwrap.dedent(examples)
+
+
+def parser_of(command: str) -> Parser:
+    """Return the parser of a command, with an option for each field of its settings."""
+    text, examples = text_of(command)
+    parser = Parser(
+        prog=f"dualnet {command}",
         description=textwrap.fill(text),
-        epilog=f"examples:\n{textwrap.indent(textwrap.dedent(examples), '  ')}",
+        epilog=f"examples:\n{textwrap.indent(examples, '  ')}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    options: type[Options] = typing.get_type_hints(function)["options"]
-    command.set_defaults(function=function, options=options, parser=command)
-    fields = options.fields()
+    options = options_of(command)
     for title, texts in options.groups().items():
-        group = command.add_argument_group(title) if title else command
-        for field_name, text in texts.items():
-            field = fields[field_name]
-            if option_of(field).get("hidden"):
-                command.set_defaults(**{field_name: default_of(field)})
-            else:
-                _add_option(group, field, _help(text, fields))
+        group = parser.add_argument_group(title) if title else parser
+        for name, help in texts.items():
+            if not options.option(name).get("hidden"):
+                _add_option(group, options, name, help)
+    return parser
 
 
-def option_of(field: dataclasses.Field[Any]) -> dict[str, Any]:
-    """Return the arguments of argparse for the option of `field`, `hidden` and others."""
-    return dict(field.metadata.get("option", {}))
-
-
-def flags_of(field: dataclasses.Field[Any]) -> list[str]:
-    """Return the names of the option of a field, such as "--top-k"; "--set decay" without one."""
-    option = option_of(field)
-    if option.get("positional"):
-        return [option["metavar"]]
-    dashes = "--set " + field.name if option.get("hidden") else f"--{field.name.replace('_', '-')}"
-    return option.get("flags", [dashes])
-
-
-def _add_option(group: Any, field: dataclasses.Field[Any], text: str) -> None:
-    """Add the option of a field to a parser or a group of options."""
-    own, default = option_of(field), default_of(field)
-    kind = kind_of(field).removesuffix(" | None")
-    option: dict[str, Any] = {"default": None if default is dataclasses.MISSING else default}
+def _add_option(
+    group: argparse._ActionsContainer, options: type[Options], name: str, text: str
+) -> None:
+    """Add the option of a field to a parser, or to a group of its options."""
+    own, field = options.option(name), options.__dataclass_fields__[name]
+    kind, default = kind_of(field).removesuffix(" | None"), default_of(field)
     items = re.match(r"(?:list|Sequence)\[(\w+)\]", kind)
-    option |= TYPES.get(items[1] if items else kind, {})
+    option: dict[str, Any] = {"default": None if default is dataclasses.MISSING else default}
     if kind == "bool":
         option["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
     elif items and not own.keys() & {"action", "nargs"}:
         option |= {"action": "extend", "nargs": "+"}
+    if "int" in kind or "float" in kind:
+        option |= {"type": {"int": int, "float": float}.get(kind, value_of), "metavar": "N"}
     option |= own
-    completer, positional = option.pop("completer", None), option.pop("positional", False)
-    names = option.pop("flags", flags_of(field))
-    if positional:
-        names = [field.name]
+    completer, names = option.pop("completer", None), option.pop("flags", [options.flag(name)])
+    if option.pop("positional", False):
+        names = [name]
     else:
-        option |= {"dest": field.name, "required": default is dataclasses.MISSING}
-        if isinstance(default, (int, float, str)) and kind != "bool" and "(default" not in text:
-            text += f" (default: {default:g})" if is_number(default) else f" (default: {default})"
-    added = group.add_argument(*names, help=text.replace("%", "%%"), **option)
-    added.completer = completer
+        option |= {"dest": name, "required": default is dataclasses.MISSING}
+        if (is_number(default) or isinstance(default, str)) and "(default" not in text:
+            text = f"{text.removesuffix('.')} (default: {default})"
+    added = group.add_argument(*names, help=_help(options, text), **option)
+    added.completer = completer  # type: ignore[attr-defined]  # for argcomplete
 
 
-def _help(text: str, fields: dict[str, dataclasses.Field[Any]]) -> str:
-    """Return the documentation of a field as the help of its option."""
-
-    def named(match: re.Match[str]) -> str:
-        name = match[1]
-        if name in fields and not option_of(fields[name]).get("hidden"):
-            return flags_of(fields[name])[0]
-        return name
-
-    text = re.sub("`([^`]+)`", named, KIND.sub("", text, count=1) if KIND.match(text) else text)
-    text = text.removesuffix(".")
-    return text[0].lower() + text[1:] if text[1:2].islower() else text
+def _help(options: type[Options], text: str) -> str:
+    """Return the text of a field as the help of its option, with options for names of fields."""
+    flags = {f"`{name}`": options.flag(name) for name in options.names()}
+    text = re.sub("`[^`]+`", lambda match: flags.get(match[0], match[0]), text)
+    return text.removesuffix(".").replace("%", "%%")
 
 
-def grouped(commands: Mapping[str, Iterable[str]], texts: dict[str, str]) -> str:
-    """Return the commands in their groups, each with its text."""
+def command_of(words: Sequence[str]) -> str:
+    """Return the command that `words` begin with, of one word or two, or ""."""
+    names = (" ".join(words[:count]) for count in (2, 1))
+    return next((name for name in names if name in FUNCTIONS), "")
+
+
+def parse(command: str, words: Sequence[str]) -> Options:
+    """Return the options of a command, checked, that the words after its name give."""
+    parser, options = parser_of(command), options_of(command)
+    found, rest = parser.parse_known_intermixed_args(words)
+    if rest:
+        raise ValueError(_unrecognized(parser, options, rest))
+    values = vars(found)
+    if "set" in values:
+        values |= options.set_fields(found.set or [])
+    return options(**values)
+
+
+def complete() -> None:
+    """Tell the shell what may come next, if it asks."""
+    import argcomplete
+
+    parser = argparse.ArgumentParser()
+    groups = {"": parser.add_subparsers()}
+    for command in FUNCTIONS:
+        group, _, name = command.rpartition(" ")
+        if group not in groups:
+            groups[group] = groups[""].add_parser(group).add_subparsers()
+        groups[group].add_parser(name, parents=[parser_of(command)], add_help=False)
+    argcomplete.autocomplete(parser)
+
+
+def _unrecognized(parser: Parser, options: type[Options], rest: Sequence[str]) -> str:
+    """Return an error message for the arguments `rest`, which no option takes."""
+    option, _, value = rest[0].partition("=")
+    flags, setting = parser._option_string_actions, option[2:].replace("-", "_")
+    near = [flag for flag in flags if option[:2] == "--" and flag.startswith(option)]
+    near = near or difflib.get_close_matches(option, flags, n=1, cutoff=0.8)
+    way_out = f"`{parser.prog} --help` shows the options."
+    if near:
+        way_out = f"Did you mean {near[0]!r}?"
+    elif "--set" in flags and (options.takes_others or setting in options.names()):
+        value = value or "".join(rest[1:2]) or "VALUE"
+        way_out = f"Settings are given with --set {setting}={value}."
+    return f"Arguments must be known. Received: {' '.join(rest)}. {way_out}"
+
+
+def value_of(text: str) -> Any:
+    """Return the value that `text` is in TOML; any other text is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # no TOML, or thousands of digits or brackets
+        is_short = re.fullmatch(r"[+-]?(\d+\.|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE)
+        return float(text) if is_short else text  # .01 and 1. are no TOML
+
+
+def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return the settings of `--set`."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ArgumentError("--set", f"takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
+        settings[key] = value_of(value)
+    return settings
+
+
+def grouped(commands: Mapping[str, Iterable[str]]) -> str:
+    """Return the help of commands in groups: what each does."""
     lines = []
     for title, names in commands.items():
         lines.append(f"{title}:")
         for name in names:
-            first, *rest = textwrap.wrap(" ".join(texts[name].split()), 62)
-            lines += [f"  {name:<14}  {first}", *(f"{'':<18}{line}" for line in rest)]
+            first, *rest = textwrap.wrap(text_of(name)[0], 62)
+            lines += [f"  {name:<15}  {first}", *(f"{'':<19}{line}" for line in rest)]
         lines.append("")
     return "\n".join([*lines, "'dualnet COMMAND --help' shows the options of a command."])

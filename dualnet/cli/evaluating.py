@@ -1,21 +1,21 @@
-"""The command `evaluate`: static or dynamic, with a cache, Monte Carlo dropout, by sentence."""
+"""The commands `evaluate` and `adapt`: the perplexity of a text, static or dynamic."""
 
 import contextlib
 import dataclasses
-import inspect
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count, check_factor
+from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet._files import check_new
-from dualnet.cli.console import check_known, comparison, quietly, report, settings_of
+from dualnet.cli.command import settings_of
+from dualnet.cli.console import Result, comparison, quietly
 from dualnet.cli.options import (
-    Fractions,
     OfCorpus,
     OfRun,
     Pairs,
@@ -24,68 +24,91 @@ from dualnet.cli.options import (
     check_file,
     corpus_of,
     name_of,
-    number_or,
 )
-from dualnet.cli.translating import PROTOCOLS, evaluate_translator
-from dualnet.corpora import SPLITS
+from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.corpora.corpus import NAMES, load_whole
 from dualnet.metrics import METRICS
-from dualnet.requests import RULES, DynamicEvaluating, Evaluating, Learning, check_temperature
+from dualnet.requests import (
+    RULES,
+    Dividing,
+    DynamicEvaluating,
+    Evaluating,
+    Learning,
+    Translating,
+    check_temperature,
+)
 from dualnet.runs import Run
 from dualnet.runs.folder import EARLY_FILES
 from dualnet.runs.shipped import check_own
 
+if TYPE_CHECKING:
+    from dualnet.builders import LanguageModel, TranslationModel
+
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
+PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
+METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 
 
-def check_or_best(name: str, value: Any) -> None:
+def check_or_best(name: str, value: object) -> None:
     """Raise `ValueError` unless `value` is a temperature or "best"."""
     if value != "best":
         check_temperature(name, value)
 
 
-class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEvaluating):
-    """Options of `evaluate`."""
+class TextOfRun(OfCorpus, OfRun, Dividing):
+    """A RUN, and the text that it reads."""
 
     split: str | None = choice(None, SPLITS)
     """train, valid or test (default: test; a text file or a table of pairs that is not the RUN's
     own is read whole, unless --fractions divides it)."""
 
-    quiet: bool = False
-    """Do not say what learning rate --dynamic finds."""
-
-    plot: str | None = field(None, check_file, metavar="PNG")
-    """Plot the perplexity of --dynamic by position."""
-
-    dynamic: bool = field(False, group="learning while reading")
-    """Dynamic evaluation: learn from each segment after scoring it."""
-
-    rule: str | None = choice(None, [*RULES, "published"], group="learning while reading")
-    """Update rule of --dynamic: nadam, sgd, rms or 'published' for rule and settings of the paper,
-    if the card of the model has them (default: nadam; shipped models have a rule of their own)."""
-
-    keep: str | None = field(None, metavar="RUN", group="learning while reading")
-    """Write the model that --dynamic has adapted into this new RUN folder."""
-
-    temperature: float | str = field(  # type: ignore[assignment]
-        1.0,
-        check_or_best,
-        type=number_or("best", float, "a number above 0"),
-        metavar="T",
-        group="how to read",
-    )
-    """Divide the logits by it; 'best': by the value that is best on the validation split."""
-
-    by_sentence: bool | None = field(None, group="how to read")  # type: ignore[assignment]
-    """Read each sentence from the zero state, and with --dynamic learn from it in one step
-    (default: as RUN was trained; with --dynamic, as one stream)."""
-
-    cache: list[str] | None = field(
-        None, nargs="*", metavar="KEY=VALUE", group="dropout samples and cache"
-    )
+    cache: list[str] | None = field(None, nargs="*", metavar="KEY=VALUE")
     """Add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full (default: as
     published for the model, else size=500 weight=0.2 scale=0.3 start=at_once)."""
+
+    needs = {"corpus": ["fractions"]}
+
+
+class Learns(Setting):
+    """How weights learn while they read."""
+
+    group = "learning while reading"
+
+    rule: str | None = choice(None, [*RULES, "published"])
+    """Update rule: nadam, sgd, rms or 'published' for rule and settings of the paper, if the card
+    of the model has them (default: nadam; shipped models have a rule of their own)."""
+
+
+class Adapt(TextOfRun, Learns, DynamicEvaluating):
+    """Options of `adapt`."""
+
+    group = "learning while reading"
+
+    keep: str | None = field(None, metavar="RUN")
+    """Write the adapted model into this new RUN folder."""
+
+    plot: str | None = field(None, check_file, metavar="PNG")
+    """Plot the perplexity by position."""
+
+    quiet: bool = False
+    """Do not say what learning rate is found."""
+
+    temperature: float | str = field(1.0, check_or_best, metavar="T")  # type: ignore[assignment]
+    """Divide the logits by it; 'best': by the value that is best on the validation split."""
+
+    by_sentence: bool | None = None  # type: ignore[assignment]
+    """Read each sentence from the zero state (default: as RUN was trained; where weights learn, as
+    one stream)."""
+
+    excludes = {"keep": ["cache"]}
+
+
+class Evaluate(Adapt, Evaluating, Pairs):
+    """Options of `evaluate`: those of `adapt`, for --dynamic, and those of fixed weights."""
+
+    dynamic: bool = field(False, group="learning while reading")
+    """Dynamic evaluation: learn from each segment after scoring it, as `dualnet adapt`."""
 
     beam: int | None = count(None, least=1, group="models that translate")
     """Hypotheses of the beam search (default: 5)."""
@@ -94,51 +117,14 @@ class Evaluate(Pairs, OfCorpus, Fractions, OfRun, Setting, Evaluating, DynamicEv
     """sacrebleu (BLEU and chrF of the plain text), multi30k (BLEU of lower-cased Moses tokens) or
     rouge (headlines) (default: sacrebleu)."""
 
-    set: list[str] = field([], metavar="KEY=VALUE", group="learning while reading")
-    """Override settings of the evaluation, e.g. learning_rate=0.001."""
-
-    sequence_length: int | None = count(None, least=1, group="how to read")
-    """Tokens per segment, after which --dynamic updates the weights and --samples draws new masks.
-    """
-
-    mc_dropout_samples: int = count(0, flags=["--samples"], group="dropout samples and cache")
-    """Monte Carlo dropout: average the probabilities of N passes with dropout."""
-
-    dropout_scale: float = field(1.0, check_factor, group="dropout samples and cache")
-    """Multiply the dropout rates of --samples by it."""
-
-    seed: int = count(0, group="dropout samples and cache")
-    """Random seed of the masks of --samples."""
-
-    pairs: str | None = field(None, metavar="FOLDER", group="models that translate")
-    """Pairs to evaluate on: a folder with test.en, test.de and so on, a table, or 'numbers'
-    (default: those that RUN was trained on)."""
-
     needs = {
-        "corpus": ["fractions"],
         "dynamic": ["plot", "keep", "adapt", *Learning.names()],
         "mc_dropout_samples": ["seed"],
     }
-    excludes = {"dynamic": [*{*Evaluating.names()} - {*DynamicEvaluating.names()}],
-                "keep": ["cache"]}  # fmt: skip
-
-    @classmethod
-    def by_set(cls) -> dict[str, str]:
-        names = {*Evaluating.names(), *DynamicEvaluating.names()} - {"rule"}
-        flags = {name: re.sub("--(set )?", "", cls.flag(name)) for name in cls.names()}
-        return {flags[name].replace("-", "_"): name for name in flags if name in names}
-
-    def evaluation(self) -> dict[str, Any]:
-        """Return the settings of the evaluation that were given, other than the rule."""
-        request = DynamicEvaluating if self.dynamic else Evaluating
-        settings = request.fields_of(self.changed())
-        settings.pop("rule", None)
-        if self.temperature == "best":
-            del settings["temperature"]
-        return settings
+    excludes = {"dynamic": {*Evaluating.names()} - {*DynamicEvaluating.names()}}
 
 
-def evaluate(options: Evaluate) -> None:
+def evaluate(options: Evaluate) -> Result:
     """Compute the perplexity of a RUN, static or dynamic.
 
     Examples:
@@ -150,131 +136,185 @@ def evaluate(options: Evaluate) -> None:
     run = Run.open(options.run_folder)
     if run.is_folder:
         _check_kind(options, run.translates)
-    if options.keep is not None:
-        _check_keep(options.keep, run)
-    is_whole = options.split is None and _is_whole(options, run)
-    if not is_whole:
-        fractions, documents = options.fractions, run.read_as["documents"]
-        check_corpus(options.corpus, {"fractions": fractions, "documents": documents})
-    settings = options.evaluation()
-    if options.dynamic and options.rule != "published":
-        DynamicEvaluating(**run.learning(options.rule, settings))
+    if options.dynamic:
+        return adapt(options)
+    _check_text(options, run)
     quietly("dualnet.evaluation")
-    from dualnet import adaptation, builders, evaluation
-    from dualnet.evaluation.arguments import vocabulary_of
+    from dualnet import builders, evaluation
 
     model = run.model()
-    translates = isinstance(model, builders.TranslationModel)
-    _check_kind(options, translates)
-    if translates:
-        evaluate_translator(options, run, model)
-        return
-    vocabulary, split = vocabulary_of(model), options.split or "test"
-    if is_whole:
-        corpus = load_whole(options.corpus or "", vocabulary)
-    else:
-        corpus = corpus_of(run, model, options.corpus, options.fractions)
-    tokens = corpus.split(split)
-    split = "whole" if is_whole else split
-    notes: dict[str, Any] = {}  # added to the result
-    if options.cache is not None:
-        notes["cache"] = _cache_settings(options.cache, run, corpus.name)
-        # Of a text, a cache remembers no more words than it has.
-        longest = max(len(tokens), *(len(corpus.split(each)) for each in SPLITS))
-        size = min(check_count("size", notes["cache"]["size"], least=1), longest)
-        model = builders.with_cache(model, **{**notes["cache"], "size": size})
-    trained_by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
-    if not options.dynamic:
-        settings.setdefault("by_sentence", trained_by_sentence and "window" not in settings)
-    if options.temperature == "best":
-        valid = corpus.valid[:TUNING_TOKENS]
-        notes["tuning_tokens"] = len(valid)
-        shared = {key: settings[key] for key in ("by_sentence", "window") if key in settings}
-        settings["temperature"] = evaluation.best_temperature(model, valid, **shared)
-    lines = []
-    if options.dynamic:
-        settings = learning_of(run, options.rule, settings, corpus.name)
-        statistics = None
-        if settings["rule"] == "rms":  # its statistics are those of the training text
-            statistics = run.training_text() if run.is_folder else corpus.train
-        # Read before --keep changes the weights.
-        own = {key: settings[key] for key in ("temperature", "by_sentence") if key in settings}
-        static = evaluation.evaluate(model, tokens, **own)
-        with contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext():
-            dynamic = adaptation.dynamic_evaluation(
-                model, tokens, keep=options.keep is not None, statistics=statistics, **settings
-            )
-        if options.plot:
-            dynamic.plot(options.plot, static_losses=static.token_losses)
-        used = f"rule {dynamic.rule}: " + ", ".join(
-            f"{key}={'+'.join(value) if isinstance(value, list) else f'{value:g}'}"
-            for key, value in dynamic.settings.items()
-            if value is not None
+    _check_kind(options, isinstance(model, builders.TranslationModel))
+    if isinstance(model, builders.TranslationModel):
+        return _of_translator(options, run, model)
+    text = Text.read(options, run, model)
+    settings = _settings_of(options, Evaluating)
+    settings.setdefault("by_sentence", text.by_sentence and "window" not in settings)
+    text.find_temperature(options, settings)
+    static = evaluation.evaluate(text.model, text.tokens, **settings)
+    names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature", "by_sentence",
+             "window"]  # fmt: skip
+    names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
+    names += [metric.figure for metric in METRICS if getattr(static, metric.figure)]
+    figures = {name: getattr(static, name) for name in names}
+    return text.result({**figures, "samples": static.mc_dropout_samples, **static.figures()})
+
+
+def adapt(options: Adapt) -> Result:
+    """Compute the perplexity of a RUN that learns from the text while it is scored.
+
+    Examples:
+        dualnet adapt runs/dual
+        dualnet adapt runs/dual --rule sgd --set learning_rate=0.1 --split valid --keep runs/adapted
+    """
+    run = Run.open(options.run_folder).check_language_model("RUN")
+    if options.keep is not None:
+        _check_keep(options.keep, run)
+    settings = _settings_of(options, DynamicEvaluating)
+    _check_text(options, run)
+    if options.rule != "published":
+        DynamicEvaluating(**run.learning(options.rule, settings))
+    quietly("dualnet.evaluation")
+    from dualnet import adaptation, evaluation
+
+    text = Text.read(options, run, run.model())
+    text.find_temperature(options, settings)
+    settings = learning_of(run, options.rule, settings, text.corpus.name)
+    statistics = None
+    if settings["rule"] == "rms":  # its statistics are those of the training text
+        statistics = run.training_text() if run.is_folder else text.corpus.train
+    # Read before --keep changes the weights.
+    own = {key: settings[key] for key in ("temperature", "by_sentence") if key in settings}
+    static = evaluation.evaluate(text.model, text.tokens, **own)
+    with contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext():
+        dynamic = adaptation.dynamic_evaluation(
+            text.model, text.tokens, keep=bool(options.keep), statistics=statistics, **settings
         )
-        lines.append(f"dynamic evaluation, {used}")
-        lines += filter(None, [little_gain(1 - dynamic.perplexity / static.perplexity)])
-        if options.keep is not None:
-            _keep(options, split, run, model, "by sentence, " * dynamic.by_sentence + used)
-            notes["keep"] = options.keep
-            lines.append(f"the adapted model is in {options.keep}")
-        result = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
-                  "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
-                  **dynamic.figures(), "static_perplexity": static.perplexity}  # fmt: skip
-    else:
-        static = evaluation.evaluate(model, tokens, **settings)
-        names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature",
-                 "by_sentence", "window"]  # fmt: skip
-        names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
-        names += [metric.figure for metric in METRICS if getattr(static, metric.figure)]
-        result = {name: getattr(static, name) for name in names}
-        result |= {"samples": static.mc_dropout_samples, **static.figures()}
-    result |= {**notes, "split": split, "corpus": corpus.name, "model": name_of(run, model)}
-    report(options, result, *_lines(result, trained_by_sentence), *lines)
+    if options.plot:
+        dynamic.plot(options.plot, static_losses=static.token_losses)
+    used = f"rule {dynamic.rule}: " + ", ".join(
+        f"{key}={'+'.join(value) if isinstance(value, list) else f'{value:g}'}"
+        for key, value in dynamic.settings.items()
+        if value is not None
+    )
+    lines = [f"dynamic evaluation, {used}", little_gain(1 - dynamic.perplexity / static.perplexity)]
+    if options.keep is not None:
+        how = "by sentence, " * dynamic.by_sentence + used
+        place = text.split if options.corpus is None else f"{text.split} of {options.corpus}"
+        _keep(options.keep, f"Adapted on {place} by dynamic evaluation, {how}.", run, text.model)
+        text.notes["keep"] = options.keep
+    figures = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
+               "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
+               **dynamic.figures(), "static_perplexity": static.perplexity}  # fmt: skip
+    return text.result(figures, *lines)
+
+
+@dataclasses.dataclass
+class Text:
+    """What a model reads, and what the result says of it.
+
+    Attributes:
+        model: The model, with the cache of the options.
+        corpus: Its corpus, of which `tokens` are the `split`.
+        name: Name of the model.
+        by_sentence: Whether it was trained so.
+        notes: Added to the result.
+    """
+
+    model: "LanguageModel"
+    corpus: Corpus
+    tokens: np.ndarray
+    split: str
+    name: str
+    by_sentence: bool
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, options: Adapt, run: Run, model: "LanguageModel") -> "Text":
+        """Load the text of the options for the model of a RUN."""
+        from dualnet import builders
+        from dualnet.evaluation.arguments import vocabulary_of
+
+        vocabulary, split, notes = vocabulary_of(model), options.split or "test", {}
+        is_whole = _is_whole(options, run)
+        if is_whole:
+            corpus = load_whole(options.corpus or "", vocabulary)
+        else:
+            own = corpus_of(run, model, options.corpus, options.fractions)
+            corpus = cast(Corpus, own)
+        tokens, name = corpus.split(split), name_of(run, model)
+        if options.cache is not None:
+            notes["cache"] = cache = cache_settings(options.cache, run, corpus.name)
+            # Of a text, a cache remembers no more words than it has.
+            longest = max(len(corpus.split(split)) for split in SPLITS)
+            model = builders.with_cache(model, **{**cache, "size": min(cache["size"], longest)})
+        trained = run.table.get("recipe", {}).get("batching") == "sentences"
+        return cls(model, corpus, tokens, "whole" if is_whole else split, name, trained, notes)
+
+    def find_temperature(self, options: Adapt, settings: dict[str, Any]) -> None:
+        """Add the best temperature to the settings of an evaluation, if the options ask for it."""
+        if options.temperature == "best":
+            from dualnet.evaluation import best_temperature
+
+            valid = self.corpus.valid[:TUNING_TOKENS]
+            shared = {key: settings[key] for key in ("by_sentence", "window") if key in settings}
+            settings["temperature"] = best_temperature(self.model, valid, **shared)
+            self.notes["tuning_tokens"] = len(valid)
+
+    def result(self, figures: dict[str, Any], *lines: str) -> Result:
+        """Return the result with these figures, and with `lines` at the end of its text."""
+        names = {"split": self.split, "corpus": self.corpus.name, "model": self.name}
+        figures |= {**self.notes, **names}
+        return Result(figures, *_lines(figures, self.by_sentence), *lines)
+
+
+# What is printed of a result if it has the key, and that is neither empty nor False.
+LINES = {
+    "by_sentence": "read by sentence, each after <eos> from the zero state",
+    "window": "read in windows of {window} tokens, each from the zero state",
+    "cache": "with a neural cache, size={cache[size]}, weight={cache[weight]}, "
+    "scale={cache[scale]}, start={cache[start]}",
+    "tuning_tokens": "temperature {temperature:.4g}, the best on the first {tuning_tokens:,} "
+    "tokens of the validation split",
+    "samples": "probabilities averaged over {samples} passes with dropout, rates scaled by "
+    "{dropout_scale:g}, seed {seed}",
+    "keep": "the adapted model is in {keep}",
+}
 
 
 def _lines(result: Mapping[str, Any], trained_by_sentence: bool) -> Iterator[str]:
-    """Yield what is printed of a result, whether static or dynamic."""
+    """Yield the text of a result, whether static or dynamic."""
     static = result.get("static_perplexity")
     beside = "" if static is None else f", where static evaluation has {static:.2f}"
-    yield (f"perplexity {result['perplexity']:.2f} on {result['tokens']:,} tokens of "
-           f"{result['corpus']} {result['split']}{beside}")  # fmt: skip
+    text = "perplexity {perplexity:.2f} on {tokens:,} tokens of {corpus} {split}"
+    yield text.format_map(result) + beside
     yield comparison(result)
     for metric in METRICS:
         if metric.figure in result:
             yield from metric.lines(result[metric.figure])
     if result["batch_size"] != 1:
-        yield (f"read as {result['batch_size']} streams, each from the zero state; the reference "
-               "is --batch-size 1")  # fmt: skip
-    if result.get("by_sentence"):
-        yield "read by sentence, each after <eos> from the zero state"
-    elif result.get("window"):
-        yield f"read in windows of {result['window']} tokens, each from the zero state"
-    elif trained_by_sentence:
+        text = "read as {batch_size} streams, each from the zero state; the reference is 1"
+        yield text.format_map(result)
+    if trained_by_sentence and not (result.get("by_sentence") or result.get("window")):
         yield "read as one stream, although the model was trained by sentence"
-    if "cache" in result:
-        cache = ", ".join(f"{key}={value}" for key, value in result["cache"].items())
-        yield f"with a neural cache, {cache}"
-    if "tuning_tokens" in result:
-        yield (f"temperature {result['temperature']:.4g}, the best on the first "
-               f"{result['tuning_tokens']:,} tokens of the validation split")  # fmt: skip
-    if result.get("samples"):
-        yield (f"probabilities averaged over {result['samples']} passes with dropout, rates scaled "
-               f"by {result['dropout_scale']:g}, seed {result['seed']}")  # fmt: skip
+    yield from (text.format_map(result) for key, text in LINES.items() if result.get(key))
 
 
-def _cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
+def _settings_of(options: Adapt, request: type[Evaluating | DynamicEvaluating]) -> dict[str, Any]:
+    """Return the settings of the request that were given, other than the rule and 'best'."""
+    settings = request.fields_of(options.changed())
+    left_out = {"rule", *["temperature"] * (options.temperature == "best")}
+    return {name: value for name, value in settings.items() if name not in left_out}
+
+
+def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
-    from dualnet.builders import with_cache
+    from dualnet.builders.stations import Cache
 
-    _, *parameters = inspect.signature(with_cache).parameters.values()  # without the model
-    defaults = {parameter.name: parameter.default for parameter in parameters}
-    settings = settings_of(pairs)
-    check_known("--cache", settings, defaults)
-    own = _published_evaluation(run, corpus)
-    defaults |= {
-        key.removeprefix("cache_"): value for key, value in own.items() if key.startswith("cache_")
-    }
-    return {**defaults, **settings}
+    published = _published_evaluation(run, corpus)
+    own = {key: value for key, value in published.items() if key.startswith("cache_")}
+    given = {f"cache_{key}": value for key, value in settings_of(pairs).items()}
+    cache = Cache.of({"cache_size": 500, **own, **given})
+    return {key.removeprefix("cache_"): value for key, value in cache.arguments().items()}
 
 
 def little_gain(gain: float) -> str:
@@ -314,24 +354,97 @@ def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
     return zoo.card(name, corpus).evaluation
 
 
-def _is_whole(options: Evaluate, run: Run) -> bool:
+def _check_text(options: Adapt, run: Run) -> None:
+    """Check that the corpus of the options exists and is divided."""
+    if not _is_whole(options, run):
+        documents = run.read_as["documents"]
+        check_corpus(options.corpus, {"fractions": options.fractions, "documents": documents})
+
+
+def _is_whole(options: Adapt, run: Run) -> bool:
     """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
     corpus = options.corpus
     needs_splits = options.temperature == "best" or (options.rule == "rms" and not run.is_folder)
-    if corpus is None or corpus in NAMES or options.fractions or needs_splits:
+    if corpus is None or corpus in NAMES or options.fractions or options.split or needs_splits:
         return False
     return os.path.isfile(os.path.expanduser(corpus)) and not run.own_reading(corpus)
 
 
-def _keep(options: Evaluate, split: str, run: Run, model: Any, how: str) -> None:
-    """Write the model, which was adapted as `how` says, into the RUN folder of --keep."""
-    assert options.keep is not None
+# --- models that translate
+
+
+def _of_translator(options: Evaluate, run: Run, model: "TranslationModel") -> Result:
+    """Return the perplexity of the targets of a split, and what the translations score."""
+    from dualnet import evaluation
+    from dualnet.evaluation.arguments import check_translators
+    from dualnet.evaluation.pair_perplexity import evaluate_pairs
+    from dualnet.evaluation.translations import check_packages
+    from dualnet.generation import translate
+
+    protocol, beam, split = (
+        options.protocol or "sacrebleu",
+        options.beam or 5,
+        options.split or "test",
+    )
+    check_translators([model])
+    corpus, is_whole = _pairs_to_evaluate(options, run, model)
+    check_packages(protocol, corpus.target)
+    Translating(beam=beam).check_width(len(model.vocabulary))
+    pairs = corpus.split(split)
+    evaluated = evaluate_pairs(model, corpus, split)
+    lines = translate(model, pairs.source_lines, beam=beam)
+    if protocol == "rouge":
+        scores = evaluation.rouge(lines, pairs.target_lines)
+    else:
+        how = {"protocol": protocol, "language": corpus.target}
+        scores = evaluation.translation_metrics(lines, pairs.target_lines, **how)
+    names = {"split": "whole" if is_whole else split, "corpus": corpus.name,
+             "source": corpus.source, "target": corpus.target, "model": model.name}  # fmt: skip
+    figures = {"perplexity": evaluated.perplexity, "tokens": evaluated.tokens,
+               **evaluated.figures(), **scores, "beam": beam, "pairs": len(pairs)}  # fmt: skip
+    shown = [
+        f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "
+        f"{corpus.name} {names['split']}, {corpus.source} to {corpus.target}"
+    ]
+    for name, value in scores.items():
+        if name.startswith("rouge"):
+            parts = ", ".join(f"{key} {figure:.2f}" for key, figure in value.items())
+            shown.append(f"{name.upper().replace('_', '-')}: {parts}")
+        elif signature := scores.get(f"{name}_signature"):
+            shown.append(f"{METRIC_NAMES[name]} {value:.2f}, beam {beam} ({signature})")
+    return Result({**figures, **names}, *shown)
+
+
+def _pairs_to_evaluate(
+    options: Evaluate, run: Run, model: "TranslationModel"
+) -> tuple[PairCorpus, bool]:
+    """Return the pairs of `evaluate`, and whether they are a whole table instead of a split.
+
+    Those of `--pairs`, of which one split is enough, else those that RUN was trained on.
+    """
+    if options.pairs is None:
+        if not run.is_folder:
+            message = "must be given for a .keras file, which records no pairs."
+            raise ArgumentError("--pairs", message)
+        return cast(PairCorpus, run.corpus()), False
+    own = os.path.realpath(run.trained_on.get("source", ""))
+    is_table = os.path.isfile(options.pairs)
+    is_divided = is_table and (options.split or os.path.realpath(options.pairs) == own)
+    settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
+    if run.is_folder:
+        trained = run.trained_on["pairs"]
+        settings["max_tokens"] = trained.get("max_tokens")
+        settings |= {side: getattr(options, side) or trained[side] for side in ("source", "target")}
+    splits = SPLITS if is_divided else [options.split or "test"]
+    return options.read_pairs(splits, **settings), is_table and not is_divided
+
+
+def _keep(folder: str, note: str, run: Run, model: "LanguageModel") -> None:
+    """Write the adapted model into a new RUN folder."""
     from dualnet.runs.writing import write_run
 
-    text = split if options.corpus is None else f"{split} of {options.corpus}"
-    note = f"Adapted on {text} by dynamic evaluation, {how}."
     card = dataclasses.replace(run.card, note=note, weights=run.source)
-    write_run(Path(options.keep), model, card, sources=[run.path])
+    write_run(Path(folder), model, card, sources=[run.path])
 
 
 def _check_keep(keep: str, run: Run) -> None:

@@ -11,7 +11,7 @@ from dualnet import zoo
 from dualnet._checks import is_number
 from dualnet._files import read_json
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Table, number, report
+from dualnet.cli.console import Result, Table, number
 from dualnet.cli.options import OfModel
 from dualnet.runs import Run
 from dualnet.runs.folder import RESULTS
@@ -35,7 +35,7 @@ class List(Options):
     excludes = {"json": ["markdown"], "pretrained": ["markdown"]}
 
 
-def list_models(options: List) -> None:
+def list_models(options: List) -> Result:
     """List the models of the zoo.
 
     Examples:
@@ -43,13 +43,13 @@ def list_models(options: List) -> None:
     """
     names = zoo.list_models(options.pattern, pretrained=options.pretrained)
     if options.markdown:
-        print(model_table(names))
-    elif not names:
-        report(options, names, _no_match(options))
-    elif options.pretrained:
-        report(options, names, _pretrained_table(names), PRETRAINED_NOTE)
-    else:
-        report(options, names, _published_table(names), PUBLISHED_NOTE)
+        return Result(names, model_table(names))
+    if not names:
+        way_out = "`dualnet list` and `dualnet list --pretrained` show what there is."
+        return Result(names, f"No model matches {options.pattern!r}. {way_out}")
+    if options.pretrained:
+        return Result(names, _pretrained_table(names), PRETRAINED_NOTE)
+    return Result(names, _published_table(names), PUBLISHED_NOTE)
 
 
 PUBLISHED_NOTE = """
@@ -59,16 +59,6 @@ no static perplexity, the one after fine-tuning or over dropout samples is shown
 PRETRAINED_NOTE = """
 Figures of the test text: perplexity per token and bits per byte, each static and with
 dynamic evaluation. A name may stand wherever a command takes a RUN."""
-
-
-def _no_match(options: List) -> str:
-    if not options.pretrained:
-        trained = zoo.list_models(options.pattern, pretrained=True)
-        way_out = " `dualnet list --pretrained` lists trained models." if trained else ""
-        return f"No model matches {options.pattern!r}.{way_out}"
-    if zoo.list_models(pretrained=True):
-        return f"No shipped model matches {options.pattern!r}."
-    return "No model is shipped."
 
 
 def _published_table(names: list[str]) -> Table:
@@ -106,7 +96,7 @@ class ShownCard(OfModel):
     """Published corpus to show the card for (default: the first one)."""
 
 
-def card(options: ShownCard) -> None:
+def card(options: ShownCard) -> Result:
     """Show the card of a model: paper, sizes, recipe, results.
 
     Examples:
@@ -114,7 +104,8 @@ def card(options: ShownCard) -> None:
     """
     card = zoo.card(options.name, options.corpus)
     run = Run.open_folder(options.name) if card_of_run(options.name) else None
-    report(options, dataclasses.asdict(card), *_about(options.name, card, run), *_settings(card))
+    lines = [*_about(options.name, card, run), *_settings(card)]
+    return Result(dataclasses.asdict(card), *lines)
 
 
 def _about(name: str, card: zoo.Card, run: Run | None) -> Iterator[str]:

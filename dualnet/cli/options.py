@@ -1,43 +1,30 @@
 """Options that several commands share, and the checks of the files that they name."""
 
-import argparse
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
 from dualnet._fields import count, field
 from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
-from dualnet.corpora import NAMES
+from dualnet.corpora import NAMES, SPLITS, Corpus, PairCorpus
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.requests import Adapting, ReadingCorpus
+from dualnet.corpora.records import Files, Records
+from dualnet.corpora.records import Texts as GivenTexts
+from dualnet.requests import ReadingCorpus
 from dualnet.runs import Run
 
+if TYPE_CHECKING:
+    from dualnet.builders import LanguageModel
 
-def models(prefix: str, **_: Any) -> list[str]:
+
+def models(prefix: str, **_: object) -> list[str]:
     """Return the names of models that the shell may complete `prefix` to."""
     names = [*zoo.list_models(), *zoo.list_models(pretrained=True)]
     return [name for name in names if name.startswith(prefix)]
-
-
-def number(text: str) -> float:
-    """Return the number in `text`; argparse names this function if there is none."""
-    value = float(text)
-    return int(value) if value.is_integer() else value
-
-
-def number_or(word: str, number: type, what: str) -> Callable[[str], Any]:
-    """Return a function that parses a `number`, or the `word` allowed in its place."""
-
-    def parse(text: str) -> Any:
-        try:
-            return text if text == word else number(text)
-        except ValueError:
-            message = f"must be {what}, or {word}. Received: {text!r}."
-            raise argparse.ArgumentTypeError(message) from None
-
-    return parse
 
 
 def check_file(name: str, value: str) -> None:
@@ -60,14 +47,53 @@ class OfRun(Options):
     """RUN folder of a trained model, or the name of one that is shipped, or a .keras file."""
 
 
-class OfTexts(OfRun):
-    """A RUN and the texts that it reads."""
+class OfRuns(Options):
+    """The RUNs of a command."""
+
+    run_folders: list[str] = argument(nargs="+", metavar="RUN")
+    """RUN folders of trained models, or names of shipped ones."""
+
+
+class Texts(Options):
+    """The texts that a command reads."""
 
     file: str | None = argument(None, nargs="?", metavar="FILE")
     """File with one text per line; '-' or omitted: standard input."""
 
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
     """Text to read; repeatable."""
+
+    def records(self, *, may_be_empty: bool = False, again: bool = False) -> Records:
+        """Return the texts that are given, or the lines of FILE or standard input with newlines.
+
+        With `again`, they can be read more than once.
+        """
+        option = self.flag("texts")
+        if self.texts is not None:
+            if self.file is not None:
+                required = "and FILE cannot be combined."
+                raise ArgumentError(option, f"{required} Received: FILE={self.file}.")
+            for text in self.texts:
+                if re.search("[\ud800-\udfff]", text):
+                    raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
+            return GivenTexts(self.texts, option)
+        if self.file in (None, "-") and sys.stdin.isatty():
+            print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
+        return Files(
+            [self.file or "-"],
+            what="a text file",
+            way_out=f" For a text itself, use {option}.",
+            empty="" if may_be_empty else "FILE must hold text. Received: {}, which is empty.",
+            again=again,
+        )
+
+    def lines(self, *, may_be_empty: bool = False) -> list[str]:
+        """Return the texts of `records`."""
+        return [record.text for record in self.records(may_be_empty=may_be_empty).read()]
+
+
+class OfTexts(Texts, OfRun):
+    """A RUN and the texts that it reads."""
 
 
 class OfCorpus(Options):
@@ -78,16 +104,7 @@ class OfCorpus(Options):
     test.txt, or a text file (default for a RUN: the corpus that it was trained on)."""
 
 
-class Fractions(Options):
-    """How a text file is divided."""
-
-    fractions: list[float] | None = field(
-        None, type=number, nargs=3, metavar=("TRAIN", "VALID", "TEST")
-    )
-    """Shares of the lines of a text file (default: 90 5 5)."""
-
-
-class Reading(Fractions, ReadingCorpus):
+class Reading(Options, ReadingCorpus):
     """How a text is read."""
 
     def reading(self) -> dict[str, Any]:
@@ -110,14 +127,17 @@ class Pairs(Options):
     target: str | None = field(None, metavar="LANGUAGE")
     """Language of the target texts (default: de, with --files: target)."""
 
-    files: list[str] | None = field(
-        None, nargs=6,
-        metavar=("TRAIN_SOURCE", "TRAIN_TARGET", "VALID_SOURCE", "VALID_TARGET", "TEST_SOURCE",
-                 "TEST_TARGET"),
-    )  # fmt: skip
-    """Files of --pairs with other names, e.g. articles and headlines."""
+    files: list[str] | None = field(None, nargs=6, metavar="FILE")
+    """Files of --pairs with other names, e.g. articles and headlines: source and target of train,
+    of valid and of test."""
 
     needs = {"pairs": ["source", "target", "files"]}
+
+    def read_pairs(self, splits: Sequence[str] = SPLITS, **settings: Any) -> PairCorpus:
+        """Return the corpus that `--pairs` and its options name, with other `settings`."""
+        files = self.files and dict(zip(SPLITS, zip(self.files[::2], self.files[1::2])))
+        given = {"source": self.source, "target": self.target, "files": files, **settings}
+        return corpora.load_pairs(self.pairs or "", splits=splits, **given)
 
 
 class ReadingPairs(Pairs, Reading):
@@ -136,30 +156,37 @@ class ReadingPairs(Pairs, Reading):
     needs = {"pairs": ["source_tokenizer", "max_tokens"], "tokenizer": ["source_tokenizer"]}
     excludes = {"pairs": ["corpus", "documents", "fractions", "vocabulary_size", "min_count"]}
 
+    lowercase: bool = False
+    """Convert the text to lower case first; a card of your own may say lowercase = true."""
+
     def asked_tokenizers(self) -> Any:
         """Return the tokeniser of both sides, or those of source and target, for `load_pairs`."""
         if self.source_tokenizer is None:
             return self.tokenizer
         return self.source_tokenizer, self.tokenizer
 
+    def read_pairs(self, splits: Sequence[str] = SPLITS, **settings: Any) -> PairCorpus:
+        own = {"tokenizer": self.asked_tokenizers(), **self.given(["max_tokens", "lowercase"])}
+        return super().read_pairs(splits, **{**own, **settings})
+
 
 class Setting(Options):
-    """Settings that have no option of their own."""
+    """Settings by name: of any field, also of those without an option, and of others."""
 
-    set: list[str] = field([], metavar="KEY=VALUE")
-    """Override other settings, e.g. learning_rate=0.001."""
+    set: dict[str, Any] | None = field(None, nargs="+", action="extend", metavar="KEY=VALUE")
+    """Other settings, e.g. learning_rate=0.001."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of `--set` that are no fields."""
+        return self.set or {}
 
 
-class AdaptingOptions(Setting, Adapting):
-    """A command whose models may learn while they read."""
-
-    needs = {"adapt": ["set"]}
-
-
-class Resuming(Setting):
+class Resuming(OfCorpus, Setting):
     """Work that writes a folder, and that can be stopped and resumed."""
 
     group = "training"
+    takes_others = True
 
     output: str = field(metavar="RUN")
     """Folder to write, new or empty."""
@@ -168,7 +195,7 @@ class Resuming(Setting):
     """Random seed of weights and dropout masks (default: that of the card, else 0)."""
 
     resume: bool = False
-    """Continue the training in --output from its last checkpoint."""
+    """Go on in --output from the last checkpoint."""
 
     checkpoint_steps: int = count(500, least=1)
     """Training steps between checkpoints within an epoch."""
@@ -192,12 +219,17 @@ def open_language_model(path: str, *, name: str = "path", use: str = "dualnet tr
     return Run.open(path, name=name).check_language_model("RUN", f" Use `{use}`.")
 
 
-def name_of(run: Run, model: Any) -> str:
+def name_of(run: Run, model: "LanguageModel") -> str:
     """Return the name of a shipped model, or that of the card of any other."""
     return run.source if run.is_shipped else model.name
 
 
-def corpus_of(run: Run, model: Any, name: str | None, fractions: list[float] | None = None) -> Any:
+def corpus_of(
+    run: Run,
+    model: "LanguageModel",
+    name: str | None,
+    fractions: Sequence[float] | None = None,
+) -> Corpus | PairCorpus:
     """Return the corpus `name`, as `model` reads it; by default that which it was trained on."""
     if name is None and not run.is_folder:
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")

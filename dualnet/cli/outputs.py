@@ -4,17 +4,29 @@ import os
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from dualnet._checks import ArgumentError
 from dualnet._columns import to_arrow
 from dualnet._files import UNFINISHED, flush, is_full, make_folder, read_json, write_whole
-from dualnet.cli.console import as_json, cell
+from dualnet.cli.console import cell, json_of
 from dualnet.corpora.records import Block
+
+if TYPE_CHECKING:
+    from dualnet.scorers import Scorer
 
 FORMATS = (".jsonl", ".tsv", ".parquet")
 PART_BLOCKS = 32  # of a part of Parquet, 4 MB of text
 Row = dict[str, Any]
+
+
+class Progress(TypedDict):
+    """How far the rows on disk go: `size` bytes, of all blocks before `after`, with `totals`."""
+
+    settings: Row
+    after: int
+    size: int
+    totals: Row
 
 
 class Lines:
@@ -23,9 +35,12 @@ class Lines:
     A table has no lists.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, Any], *, head: bool) -> None:
-        self.path, self.head, self.is_table = path, head, path.suffix == ".tsv"
+    def __init__(self, path: Path, columns: Mapping[str, Any], shard: tuple[int, int]) -> None:
+        self.path, self.has_head, self.is_table = path, shard[0] == 1, path.suffix == ".tsv"
         self.names = [name for name, kind in columns.items() if not typing.get_args(kind)]
+        self.progress = path.with_name(f"{path.name}.progress.json")
+        self.begun = [self.progress] * self.progress.exists()
+        self.is_foreign = os.path.lexists(path) and not self.begun
 
     def open(self, size: int) -> None:
         """Keep what is there up to `size`, in bytes."""
@@ -35,7 +50,7 @@ class Lines:
         self.file = open(self.path, "r+b" if size else "wb")  # noqa: SIM115
         self.file.truncate(size)
         self.file.seek(size)
-        if self.is_table and self.head and not size:
+        if self.is_table and self.has_head and not size:
             self._write(["\t".join(self.names)])
 
     def add(self, index: int, rows: Iterable[Row]) -> bool:
@@ -43,7 +58,7 @@ class Lines:
         if self.is_table:
             self._write("\t".join([cell(row[name]) for name in self.names]) for row in rows)
         else:
-            self._write(map(as_json, rows))
+            self._write(map(json_of, rows))
         os.fsync(self.file.fileno())
         return True
 
@@ -65,13 +80,21 @@ class Parts:
     All shards can write to one folder, which then holds the whole, in order.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, columns: Mapping[str, Any], shard: tuple[int, int]) -> None:
         self.path, self.columns = path, columns
         self.writer: Any = None
         self.schema = to_arrow([], columns).schema
+        self.blocks = 0
+        make_folder("--output", path)
+        number, count = shard
+        self.progress = path / f"_progress-{number}-of-{count}.json"
+        self.begun = [*path.glob("_progress-*")]  # of all shards
+        names = {file.name for file in path.iterdir()}
+        ours = {file.name for file in path.glob(f"_progress-*-of-{count}.json")}
+        self.is_foreign = bool(names) and (not ours or len(ours) < len(self.begun))
 
     def open(self, size: int) -> None:
-        self.blocks = 0
+        """Begin, or go on: the parts that are there are whole."""
 
     def add(self, index: int, rows: Iterable[Row]) -> bool:
         from pyarrow import parquet
@@ -115,47 +138,34 @@ class Output:
     """
 
     def __init__(
-        self, path: Path, scorer: Any, settings: Row, *, shard: tuple[int, int], resume: bool
+        self, path: Path, scorer: "Scorer", settings: Row, *, shard: tuple[int, int], resume: bool
     ) -> None:
         self.path, self.scorer, self.settings = path, scorer, settings
         self.after = self.size = 0
-        self.sink: Lines | Parts
-        if path.suffix == ".parquet":
-            number, count = shard
-            self.sink = Parts(path, scorer.columns)
-            self.progress = path / f"_progress-{number}-of-{count}.json"
-            make_folder("--output", path)
-            begun = [*path.glob("_progress-*")]  # of all shards
-            is_used = bool([*path.glob("part-*")] and not begun) or any(
-                not each.name.endswith(f"-of-{count}.json") for each in begun
-            )
-        else:
-            self.sink = Lines(path, scorer.columns, head=shard[0] == 1)
-            self.progress = path.with_name(f"{path.name}.progress.json")
-            begun = [self.progress] * self.progress.exists()
-            is_used = os.path.lexists(path) and not begun
-        if is_used or (self.progress in begun and not resume):
-            existing = str(path if os.path.lexists(path) else self.progress)
-            message = f"`--output` must be new. Received: {existing!r}, which exists. Choose "
+        kind = Parts if path.suffix == ".parquet" else Lines
+        self.sink: Lines | Parts = kind(path, scorer.columns, shard)
+        is_begun = self.sink.progress in self.sink.begun
+        if self.sink.is_foreign or (is_begun and not resume):
             way_out = ", or go on with what a killed command wrote there: --resume" * (not resume)
-            raise FileExistsError(f"{message}another{way_out}.")
-        for file in begun:
-            saved = read_json(file)
-            if not isinstance(saved, dict) or {"settings", "after", "size", "totals"} - {*saved}:
-                message = "must find the progress that was written there. Received: "
-                way_out = f"{str(file)!r}, which was altered. Choose another --output."
-                raise ArgumentError("--resume", message + way_out)
-            others = [] if file == self.progress else ["shard"]
-            for name in [n for n in {**saved["settings"], **settings} if n not in others]:
-                before, value = saved["settings"].get(name), settings.get(name)
-                # 0.2.0.dev0 recorded neither the bytes of a packed file nor the order of several.
-                if before != value and (name, before) not in (("bytes", None), ("files", None)):
-                    other = f"{path} was begun with {name} = {before!r}. Received: {value!r}."
-                    message = f"must go on with the same work. {other} Choose another --output."
-                    raise ArgumentError("--resume", message)
-            if file == self.progress:
+            received = f"Received: {str(path)!r}, which exists. Choose another{way_out}."
+            raise FileExistsError(f"`--output` must be new. {received}")
+        for file in self.sink.begun:
+            saved: Progress = read_json(file)
+            self._check_same(saved["settings"], of_shard=file == self.sink.progress)
+            if file == self.sink.progress:
                 self.after, self.size = saved["after"], saved["size"]
                 scorer.restore(saved["totals"])
+
+    def _check_same(self, begun: Row, *, of_shard: bool) -> None:
+        """Raise `ArgumentError` unless the work was begun with the same settings."""
+        for name in {**begun, **self.settings}:
+            before, value = begun.get(name), self.settings.get(name)
+            # 0.2.0.dev0 recorded neither the bytes of a packed file nor the order of several.
+            is_old = before is None and name in ("bytes", "files")
+            if before != value and not is_old and (of_shard or name != "shard"):
+                other = f"{self.path} was begun with {name} = {before!r}. Received: {value!r}."
+                required = f"must go on with the same work. {other} Choose another --output."
+                raise ArgumentError("--resume", required)
 
     def write(self, blocks: Iterable[tuple[Block, list[Row]]]) -> None:
         """Write the rows of blocks, from that of index `after` on."""
@@ -180,5 +190,10 @@ class Output:
     def _save(self, after: int | None = None) -> None:
         if after is not None:
             self.after, self.size = after, self.sink.size()
-        saved = {"settings": self.settings, "after": self.after, "size": self.size}
-        write_whole(self.progress, as_json({**saved, "totals": self.scorer.state()}) + "\n")
+        progress: Progress = {
+            "settings": self.settings,
+            "after": self.after,
+            "size": self.size,
+            "totals": self.scorer.state(),
+        }
+        write_whole(self.sink.progress, json_of(progress) + "\n")

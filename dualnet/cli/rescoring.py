@@ -12,9 +12,9 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet._files import written_beside
 from dualnet.cli.command import argument
-from dualnet.cli.console import Table, printable, quietly, report
+from dualnet.cli.console import Result, Table, printable, quietly
 from dualnet.cli.evaluating import little_gain
-from dualnet.cli.options import AdaptingOptions, check_file
+from dualnet.cli.options import Setting, check_file
 from dualnet.extras import rescoring
 from dualnet.extras.rescoring import BracketF1, Hypothesis, NBest
 from dualnet.extras.rescoring.formats import FORMATS, check_name, keyed_lines, lines_of, write_nbest
@@ -26,7 +26,7 @@ from dualnet.runs import Run
 from dualnet.text import Vocabulary
 
 
-class Rescore(AdaptingOptions, Rescoring):
+class Rescore(Setting, Rescoring):
     """Options of `rescore`."""
 
     group = "output and weights"
@@ -87,9 +87,6 @@ class Rescore(AdaptingOptions, Rescoring):
     """Update rule of --adapt: nadam, sgd or rms (default: nadam, or that of the first RUN if it is
     shipped)."""
 
-    set: list[str] = field([], metavar="KEY=VALUE", group="state and learning")
-    """Override settings of --adapt, e.g. learning_rate=0.001."""
-
     needs = {"tune": ["save_weights"]}
     excludes = {"compare": ["tune"], "feature_weights": ["tune"]}
 
@@ -109,7 +106,7 @@ class Rescore(AdaptingOptions, Rescoring):
             raise ArgumentError("--output", required)
 
 
-def rescore(options: Rescore) -> None:
+def rescore(options: Rescore) -> Result | None:
     """Score the hypotheses of n-best lists with RUNs, and choose the best.
 
     Examples:
@@ -151,10 +148,11 @@ def rescore(options: Rescore) -> None:
     adapted: list[Hypothesis] = []  # the best one of each list, with its features
     if options.adapt:
         lists = _with_best(lists, adapted)
+    result = None
     if metric is None or references is None:
         _write(options, lists)
     else:
-        _tune(options, list(lists), references, weights or dict.fromkeys(names, 1.0))
+        result = _tune(options, list(lists), references, weights or dict.fromkeys(names, 1.0))
     if adapted:
         models = {name: models[name] for name in readers}
         texts = [NBest(i, (Hypothesis(best.text),)) for i, best in enumerate(adapted)]
@@ -165,6 +163,7 @@ def rescore(options: Rescore) -> None:
             before, after = (sum(numbers[name] for numbers in side) for side in zip(*pairs))
             if line := little_gain(1 - math.exp(min(0, before - after) / tokens)):
                 print(f"{name}: {line}", file=sys.stderr)
+    return result
 
 
 def _with_best(lists: Iterable[NBest], best: list[Hypothesis]) -> Iterator[NBest]:
@@ -195,7 +194,7 @@ def _check_words(options: Rescore, models: Mapping[str, Any]) -> None:
 
 def _tune(
     options: Rescore, lists: list[NBest], references: list[str], weights: Mapping[str, float]
-) -> None:
+) -> Result:
     """Learn weights, print what they are worth, and write them and the lists."""
     name = _metric_name(options)
     settings: dict[str, Any] = {"metric": name, "missing": options.missing}
@@ -216,7 +215,7 @@ def _tune(
     ]
     features = [[name, f"{weight:.6g}"] for name, weight in weights.items()]
     table = Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)
-    report(options, result, table, Table(["feature", "weight"], features))
+    return Result(result, table, Table(["feature", "weight"], features))
 
 
 def _write(options: Rescore, lists: Iterable[NBest]) -> None:

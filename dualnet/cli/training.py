@@ -1,35 +1,37 @@
 """The commands that make RUN folders: `train`, `gate` and `ensemble`."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, check_count, check_rate, is_number
+from dualnet._checks import ArgumentError, StrPath, check_count, check_rate, is_number
 from dualnet._fields import count, field
 from dualnet._files import check_new
 from dualnet.cards import Card
-from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Table, check_overrides, comparison, quietly, report, settings_of
+from dualnet.cli.console import Result, Table, comparison, quietly
 from dualnet.cli.options import (
-    OfCorpus,
     OfModel,
     OfRun,
+    OfRuns,
     Reading,
     ReadingPairs,
     Resuming,
     check_corpus,
-    number_or,
     open_language_model,
 )
-from dualnet.cli.translating import corpus_or_pairs
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import Run
-from dualnet.runs.folder import EARLY_FILES
+from dualnet.runs.folder import CARD, EARLY_FILES
+from dualnet.runs.shipped import card_of_run, find_run
 
-COUNTS = ("epochs", "batch_size", "sequence_length")  # settings of at least 1
+if TYPE_CHECKING:
+    from dualnet import training
+
+SEEDS = {"valid_perplexity": "validation", "test_perplexity": "test",
+         "test_bits_per_byte": "test, bits per byte"}  # fmt: skip
 
 
-class Training(OfCorpus, Resuming):
+class Training(Resuming):
     """Options that `train` and `gate` share."""
 
     group = "training"
@@ -37,40 +39,30 @@ class Training(OfCorpus, Resuming):
     epochs: int | None = count(None, least=1)
     """Training epochs, not counting fine-tuning (default: as in the card)."""
 
-    devices: str | int | None = field(
-        None, type=number_or("all", int, "a number of devices"), metavar="N"
-    )
+    devices: str | int | None = field(None, metavar="N")
     """Divide batches among so many devices, or 'all' (JAX only)."""
 
     keep_every: str | None = field(None, metavar="WORDS")
     """Keep the model after so many words that were read, e.g. 1M..10M,10M..100M, each as a RUN of
     its own, RUN/kept/1M, ..."""
 
-    set: list[str] = field([], metavar="KEY=VALUE")
-    """Override arguments of the recipe, of its gate and, for `train`, of the builder, e.g.
-    learning_rate=0.001."""
-
 
 class Train(ReadingPairs, Training, OfModel):
     """Options of `train`."""
 
-    group = "models that translate"
+    group = "training"
 
-    lowercase: bool = False
-    """Convert the pairs to lower case first; for --corpus, a card of your own may say lowercase =
-    true."""
-
-    card_for: str | None = field(None, metavar="CORPUS", group="training")
+    card_for: str | None = field(None, metavar="CORPUS")
     """Use the sizes and the recipe that MODEL has for this corpus, e.g. multi30k (default: those
     for the corpus itself, else the first)."""
 
-    weights: str | None = field(None, metavar="RUN", group="training")
+    weights: str | None = field(None, metavar="RUN")
     """Start from the weights of this RUN folder, shipped model or .keras file."""
 
-    dry_run: bool = field(False, group="training")
+    dry_run: bool = False
     """Say how long an epoch takes on this machine, from a few steps, and write nothing."""
 
-    seeds: list[int] | None = field(None, nargs="+", group="training")
+    seeds: list[int] | None = None
     """Train once for each of these seeds, into RUN/seed-N, and show mean and deviation."""
 
     needs = {"pairs": ["lowercase"]}
@@ -81,17 +73,14 @@ class Gate(Training, OfRun):
     """Options of `gate`."""
 
 
-class Ensemble(Options):
+class Ensemble(OfRuns):
     """Options of `ensemble`."""
-
-    run_folders: list[str] = argument(nargs="+", metavar="RUN")
-    """RUN folders of trained models, or names of shipped ones; at least two."""
 
     output: str = field(metavar="RUN")
     """Folder to write, new or empty."""
 
 
-def train(options: Train) -> None:
+def train(options: Train) -> Result:
     """Train a model and save it in a RUN folder.
 
     Examples:
@@ -103,51 +92,47 @@ def train(options: Train) -> None:
         dualnet train dual_lstm --output runs/dual --resume
     """  # noqa: E501
     model = _model_to_train(options)
-    settings = settings_of(options.set)
     if options.weights is not None and not options.resume:
         Run.open(options.weights, name="weights")
-    _check_training(options, settings)
-    corpus = corpus_or_pairs(options, _card_of_pairs(model, options.pairs))
+    _check_training(options)
+    corpus = _corpus_or_pairs(options, _card_of_pairs(model, options.pairs))
     read_as = options.reading() if options.pairs is None else {}
     training = quietly("dualnet.training", seeds=True)
-    check_overrides(settings, "the builder or the recipe", training.train, "train")
+    settings = {**read_as, **options.settings}
     if options.dry_run:
-        keeping = {"keep_every": options.keep_every or ""}
-        _tell_time(options, model, corpus, {**keeping, **read_as, **settings})
-        return
-    own = {"name", "card_for", "dry_run", "lowercase", *ReadingPairs.names()}
-    arguments = {**options.arguments_of(*own), **read_as, **settings}
+        return _dry_run(options, model, corpus, settings)
+    own = {"name", "card_for", "dry_run", *ReadingPairs.names()}
+    settings = {**options.arguments_of(*own), **settings}
     if options.seeds is None:
-        _show_run(options, training.train(model, corpus, **arguments))
-        return
-    result = training.train_seeds(model, corpus, **arguments)
-    columns = {"valid_perplexity": "validation", "test_perplexity": "test",
-               "test_bits_per_byte": "test, bits per byte"}  # fmt: skip
-    shown = {key: title for key, title in columns.items() if key in result["mean"]}
-    digits = {key: 3 if "bits" in key else 2 for key in shown}
+        return _result(training.train(model, corpus, **settings))
+    result = training.train_seeds(model, corpus, **settings)
+    mean, deviation = result["mean"], result["deviation"]
+    digits = {key: 3 if "bits" in key else 2 for key in SEEDS if key in mean}
     rows = [
-        [str(run["seed"]), str(run["best_epoch"]),
-         *(f"{run[key]:.{digits[key]}f}" for key in shown)]
+        [str(run["seed"]), str(run["best_epoch"]), *(f"{run[k]:.{n}f}" for k, n in digits.items())]
         for run in result["runs"]
-    ]  # fmt: skip
-    summary = (f"{result['mean'][key]:.{digits[key]}f} ± {result['deviation'][key]:.{digits[key]}f}"
-               for key in shown)  # fmt: skip
-    head = ["seed", "best epoch", *shown.values()]
-    report(options, result, Table(head, [*rows, ["mean", "", *summary]]))
+    ]
+    rows.append(
+        ["mean", "", *(f"{mean[k]:.{n}f} ± {deviation[k]:.{n}f}" for k, n in digits.items())]
+    )
+    return Result(result, Table(["seed", "best epoch", *(SEEDS[key] for key in digits)], rows))
 
 
-def _tell_time(options: Train, model: str | Card, corpus: Any, settings: dict[str, Any]) -> None:
-    """Print about how long an epoch takes, and all of them."""
+def _dry_run(
+    options: Train, model: str | Card, corpus: str | Corpus | PairCorpus, settings: dict[str, Any]
+) -> Result:
+    """Return about how long an epoch takes, and all of them."""
     from dualnet import training
     from dualnet.training.recorder import told_time
 
-    epochs = options.epochs or settings.get("epochs")
+    settings["keep_every"] = options.keep_every or ""
+    epochs = options.epochs
     if epochs is None:
         card = model if isinstance(model, Card) else training.card_for(model, corpus)
         epochs = training.split_overrides(card, {})[1].epochs
     seconds = training.epoch_seconds(model, corpus, weights=options.weights, **settings)
     result = {"seconds_per_epoch": seconds, "epochs": epochs}
-    report(options, result, f"{told_time(seconds, epochs)} Nothing was written.")
+    return Result(result, f"{told_time(seconds, epochs)} Nothing was written.")
 
 
 def _model_to_train(options: Train) -> str | Card:
@@ -157,10 +142,8 @@ def _model_to_train(options: Train) -> str | Card:
     if corpus is None:
         return name
     if corpus not in corpora:
-        needed = f"must be one of {', '.join(corpora)}, which the card of {name!r} lists"
-        if not corpora:
-            needed = f"must be left out: the card of {name!r} lists no corpora"
-        raise ArgumentError("--card-for", f"{needed}. Received: {corpus!r}.")
+        required = f"must be one of {', '.join(corpora)}, which the card of {name!r} lists."
+        raise ArgumentError("--card-for", f"{required} Received: {corpus!r}.")
     return zoo.card(name, corpus)
 
 
@@ -172,23 +155,54 @@ def _card_of_pairs(model: str | Card, pairs: str | None) -> Card | None:
     return zoo.card(model, name) if name in zoo.card(model).corpora else None
 
 
-def gate(options: Gate) -> None:
+def _corpus_or_pairs(options: Train, card: Card | None = None) -> str | Corpus | PairCorpus:
+    """Return the corpus of `train`, or what names it; of `--pairs`, or of the run to resume.
+
+    Pairs that `card` is for have as many tokens as it says, by default.
+    """
+    folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "")
+    if options.pairs is None:
+        if options.corpus is None and not options.resume:
+            message = "must be given, or --pairs for a model that translates. Received: none."
+            raise ArgumentError("--corpus", message)
+        return options.corpus or Run.open_folder(folder).corpus()
+    if options.resume and (run := _run_with_tokenizer(folder)):
+        most = run.trained_on.get("pairs", {}).get("max_tokens")
+        own = (run.source_vocabulary, run.vocabulary)
+        return options.read_pairs(tokenizer=own, max_tokens=options.max_tokens or most)
+    start = options.weights or (options.name if card_of_run(options.name) else "")
+    asked = options.asked_tokenizers()
+    if asked is None and start and (run := _run_with_tokenizer(start)):
+        asked = (run.source_vocabulary, run.vocabulary)
+    if asked is None and card is not None and (size := card.config.get("vocabulary_size")):
+        asked = f"bpe:{size}"
+    return options.read_pairs(tokenizer=asked)
+
+
+def _run_with_tokenizer(path: StrPath) -> Run | None:
+    """Return the RUN folder `path` if it holds a card and a tokeniser, else None."""
+    folder = find_run(path)
+    if not (folder / CARD).is_file():
+        return None
+    run = Run.open_folder(folder)
+    return run if run.has_vocabulary else None
+
+
+def gate(options: Gate) -> Result:
     """Train an input-to-output gate on top of the frozen model of a RUN.
 
     Examples:
         dualnet gate runs/dual --output runs/gated
     """
-    settings = settings_of(options.set)
-    opened = open_language_model(options.run_folder)
-    _check_training(options, settings)
+    run = open_language_model(options.run_folder)
+    _check_training(options)
     training = quietly("dualnet.training", seeds=True)
-    check_overrides(settings, "the builder or the recipe", training.train, "gate")
-    corpus = opened.corpus() if options.corpus is None else options.corpus
-    arguments = {**options.arguments_of("run_folder"), **settings}
-    _show_run(options, training.train_gate(options.run_folder, corpus, **arguments))
+    corpus = run.corpus() if options.corpus is None else options.corpus
+    settings = {**options.arguments_of("run_folder"), **options.settings}
+    return _result(training.train_gate(options.run_folder, corpus, **settings))
 
 
-def ensemble(options: Ensemble) -> None:
+def ensemble(options: Ensemble) -> Result:
     """Combine the models of several RUNs in a new RUN.
 
     Examples:
@@ -199,29 +213,28 @@ def ensemble(options: Ensemble) -> None:
     check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     folder = quietly("dualnet.training").combine_runs(runs, options.output)
     result = {"path": folder, "members": runs}
-    report(options, result, f"An ensemble of {len(runs)} models in {folder}")
+    return Result(result, f"An ensemble of {len(runs)} models in {folder}")
 
 
-def _check_training(options: Training, settings: Mapping[str, Any]) -> None:
+def _check_training(options: Training) -> None:
     """Check what needs no Keras: the folder, the corpus, and settings whose names tell enough."""
-    for name, value in settings.items():
-        if is_number(value) and (name in COUNTS or name.endswith(("units", "_layers"))):
-            check_count(name, value, least=1)
-        elif is_number(value) and name.endswith("_dropout"):
+    for name, value in options.settings.items():
+        if is_number(value) and name.endswith("_dropout"):
             check_rate(name, value)
+        elif is_number(value) and name.endswith(("units", "_layers", "batch_size", "_length")):
+            check_count(name, value, least=1)
     if not options.resume:
         check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
     read_as = options.reading() if isinstance(options, Reading) else {}
     check_corpus(options.corpus, read_as, resume=options.resume)
 
 
-def _show_run(options: Options, run: Any) -> None:
+def _result(run: "training.Run") -> Result:
     results = run.results
     protocol = "by sentence" if results["by_sentence"] else "batch size 1"
     valid, test = (comparison(results, f"{split}_") for split in ("valid", "test"))
     no_figures = results["valid_not_comparable"] == results["test_not_comparable"] is not None
-    report(
-        options,
+    return Result(
         results,
         f"{results['name']}: {results['parameters']:,} parameters, "
         f"best epoch {results['best_epoch']}",

@@ -10,9 +10,9 @@ from typing import Any
 from dualnet import zoo
 from dualnet._fields import field
 from dualnet._files import check_new, read_json
-from dualnet.cli import console
 from dualnet.cli.command import Options, argument
-from dualnet.cli.options import OfCorpus, Reading, Resuming, check_corpus, open_language_model
+from dualnet.cli.console import Result, Table, comparison, number, quietly, silence
+from dualnet.cli.options import Reading, Resuming, check_corpus, open_language_model
 from dualnet.tuning.job import CORPUS, JOB, Searching
 from dualnet.tuning.loading import list_jobs, load_job, text_of
 
@@ -24,7 +24,7 @@ class Jobs(Options):
     """Name of a job, or the path of your own (.toml)."""
 
 
-class Tune(Reading, OfCorpus, Searching, Resuming):
+class Tune(Reading, Searching, Resuming):
     """Options of `tune`."""
 
     job: str = argument(metavar="JOB")
@@ -36,17 +36,8 @@ class Tune(Reading, OfCorpus, Searching, Resuming):
     output: str = field(metavar="DIR")
     """Folder to write, new or empty."""
 
-    set: list[str] = field([], metavar="KEY=VALUE", group="search")
-    """Fix settings instead of searching them; parameters=24M sets a size budget."""
 
-    resume: bool = field(False, group="search")
-    """Continue the search in DIR."""
-
-    quiet: bool = field(False, group="search")
-    """Do not show the table of trials."""
-
-
-def jobs(options: Jobs) -> None:
+def jobs(options: Jobs) -> Result:
     """List the published searches, or print the file of one.
 
     Examples:
@@ -54,23 +45,20 @@ def jobs(options: Jobs) -> None:
     """
     if options.name is not None:
         if zoo.is_file(options.name):
-            console.quietly("dualnet.training")  # a job of your own is checked with it
+            quietly("dualnet.training")  # a job of your own is checked with it
         job = load_job(options.name)
-        console.report(options, dataclasses.asdict(job), text_of(options.name).rstrip())
-        return
+        return Result(dataclasses.asdict(job), text_of(options.name).rstrip())
     known = [*map(load_job, list_jobs())]
     rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in known]
-    table = console.Table(["job", "kind", "tuner", "searched", "source"], rows)
-    console.report(options, list_jobs(), table)
+    return Result(list_jobs(), Table(["job", "kind", "tuner", "searched", "source"], rows))
 
 
-def tune(options: Tune) -> None:
+def tune(options: Tune) -> Result:
     """Search for good settings with KerasTuner.
 
     Examples:
         dualnet tune dual_table1 --corpus ptb --output searches/dual --max-trials 20
     """
-    settings = console.settings_of(options.set)
     if not zoo.is_file(options.job):  # the check of your own job needs Keras
         load_job(options.job)
     run = options.run_folder
@@ -80,40 +68,38 @@ def tune(options: Tune) -> None:
         check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
     if "chief" in os.environ.get("KERASTUNER_TUNER_ID", "chief"):  # a worker needs no corpus
         check_corpus(options.corpus, options.reading(), resume=options.resume)
-    with console.silence():  # starts no backend: the devices are for the trials
+    with silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
         from dualnet.tuning.report.tables import RESULTS
-    console.check_overrides(settings, "the model, its training or its evaluation", search, "tune")
-    arguments = {**options.arguments_of("job", "run_folder"), **settings}
+    arguments = {**options.arguments_of("job", "run_folder"), **options.settings}
     tuner = search(options.job, options.corpus, run=run, **arguments)
     if tuner.is_worker:
-        console.report(options, {"worker": tuner.tuner_id}, "The chief has no more trials.")
-        return
+        return Result({"worker": tuner.tuner_id}, "The chief has no more trials.")
     results = read_json(Path(options.output) / RESULTS)
-    console.report(options, results, *_parts(results, options.output))
+    return Result(results, *_parts(results, options.output))
 
 
-def _parts(results: dict[str, Any], folder: str) -> Iterator[str | console.Table]:
+def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
     """Yield the lines and the table of the results of a search."""
     counts = ", ".join(f"{count} {status}" for status, count in results["trials"].items())
     yield f"{results['job']}: {counts}"
     best = results["best"]
     epoch = f" after epoch {best['best_epoch']}" if best["best_epoch"] else ""
     yield f"best: trial {best['trial']}, validation perplexity {best['val_perplexity']:.2f}{epoch}"
-    yield console.comparison(best, "val_")
+    yield comparison(best, "val_")
     for key, value in best["settings"].items():
         yield f"  {key} = {json.dumps(value)}"
     if "comparison" in results:
         has_bits = any(row["test_bits_per_byte"] is not None for row in results["comparison"])
         rows = [
             [row["evaluation"], row["when"],
-             *(console.number(row[f"{split}_perplexity"]) for split in ("valid", "test")),
-             *[console.number(row["test_bits_per_byte"], digits=3)] * has_bits,
+             *(number(row[f"{split}_perplexity"]) for split in ("valid", "test")),
+             *[number(row["test_bits_per_byte"], digits=3)] * has_bits,
              row.get("message", "")]
             for row in results["comparison"]
         ]  # fmt: skip
         bits = ["test, bits per byte"] * has_bits
-        yield console.Table(["evaluation", "", "validation", "test", *bits, ""], rows)
+        yield Table(["evaluation", "", "validation", "test", *bits, ""], rows)
     left_out = results.get("left_out", {})
     plots = [one for one in ("parallel_coordinates.png", "importance.png") if one not in left_out]
     yield f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams"
