@@ -12,7 +12,7 @@ import pytest
 
 import dualnet
 from dualnet import corpora, runs, zoo
-from dualnet.cli import translating
+from dualnet.cli import using
 from dualnet.evaluation import rouge, translation_metrics
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.generation import alignments, translations
@@ -47,7 +47,7 @@ def test_lines_are_translated_one_for_each(cli, translator_run, model, lines, mo
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
     assert cli(command) == expected
     with monkeypatch.context() as patch:
-        patch.setattr(translating, "LINES", 2)
+        patch.setattr(using, "LINES", 2)
         assert cli(f"{command} {lines}") == expected
     result = cli.json(f"{command} {lines}")
     assert [row["text"] for row in result["texts"]] == TEXTS and result["beam"] == 3
@@ -64,7 +64,7 @@ def test_the_best_of_a_beam_are_printed_as_moses_reads_them(
     rows = [line.split(" ||| ") for line in out.splitlines()]
     found = translations(model, TEXTS, beam=4, n_best=2)
     assert [row[0] for row in rows] == ["0", "0", "1", "2", "2"]
-    monkeypatch.setattr(translating, "LINES", 1)
+    monkeypatch.setattr(using, "LINES", 1)
     assert cli(f"translate {translator_run} {lines} --beam 4 --nbest 2 --format moses") == out
     for row, each in zip(rows, [each for several in found for each in several], strict=True):
         assert row[1] == each.text and re.fullmatch(r"dualnet= -?\d+\.\d{6}", row[2])

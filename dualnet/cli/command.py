@@ -26,9 +26,9 @@ COMMANDS = {
     "look around": {
         "list": "listing.list_models",
         "card": "listing.card",
-        "data": "texts.data",
-        "tokenizer train": "texts.train_tokenizer",
-        "tokenizer show": "texts.show_tokenizer",
+        "data": "listing.data",
+        "tokenizer train": "listing.train_tokenizer",
+        "tokenizer show": "listing.show_tokenizer",
         "demo": "using.demo",
     },
     "train": {
@@ -39,7 +39,7 @@ COMMANDS = {
         "tune": "tuning.tune",
     },
     "evaluate": {
-        "look": "looking.look",
+        "look": "using.look",
         "evaluate": "evaluating.evaluate",
         "adapt": "evaluating.adapt",
         "score": "scoring.score",
@@ -51,7 +51,7 @@ COMMANDS = {
     },
     "use": {
         "generate": "using.generate",
-        "translate": "translating.translate",
+        "translate": "using.translate",
         "rescore": "rescoring.rescore",
         "export": "using.export",
     },

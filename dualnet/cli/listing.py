@@ -1,21 +1,28 @@
-"""The commands `list` and `card`: what the zoo has."""
+"""The commands that show what there is: `list`, `card`, `data` and `tokenizer`."""
 
 import dataclasses
 import json
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
 
 from dualnet import zoo
-from dualnet._checks import is_number
-from dualnet._files import read_json
+from dualnet._checks import ArgumentError, is_number
+from dualnet._fields import count, field
+from dualnet._files import check_output_file, read_json
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, number
-from dualnet.cli.options import OfModel
+from dualnet.cli.options import OfModel, ReadingPairs
+from dualnet.corpora import SPLITS, Corpus, PairCorpus
+from dualnet.requests import Dividing
 from dualnet.runs import Run
 from dualnet.runs.folder import RESULTS
 from dualnet.runs.shipped import card_of_run, find_run
+from dualnet.text import Tokenizer
 
 COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 
@@ -207,3 +214,268 @@ def listed_result(result: Mapping[str, Any]) -> str:
 def _figures(values: Iterable[float]) -> str:
     """Return "validation/test" as it is written, with "-" for a missing figure."""
     return "/".join("-" if math.isnan(x) else str(x) for x in values)
+
+
+SAMPLE = 80  # characters of the text that shows the tokens
+
+
+class Token(TypedDict):
+    """A token of a text: its id, its first and last character, and its spelling."""
+
+    id: int
+    start: int
+    end: int
+    unit: str
+
+
+class Lengths(TypedDict):
+    """Tokens of one side of pairs: all, and those of the median and the longest text."""
+
+    tokens: int
+    median: float
+    longest: int
+
+
+class Data(ReadingPairs):
+    """Options of `data`."""
+
+    name: str | None = argument(None, nargs="?", metavar="CORPUS")
+    """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
+    test.txt, or a text file."""
+
+    path: str | None = field(None, metavar="FOLDER")
+    """Folder with the files of a named corpus."""
+
+    excludes = {"pairs": ["name", "path"]}
+
+
+def data(options: Data) -> Result:
+    """Show a corpus: counts of tokens and words, first words.
+
+    Examples:
+        dualnet data book.txt --tokenizer bpe:2000
+    """
+    from dualnet import corpora
+
+    if options.pairs is not None:
+        return _pairs(options.read_pairs())
+    if options.name is None:
+        raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
+    settings = {"path": options.path, "lowercase": options.lowercase, **options.reading()}
+    corpus = corpora.load(options.name, **settings)
+    tokenizer = corpus.vocabulary
+    reads_words = tokenizer.kind == "words"
+    sizes = {} if reads_words else _bytes_per_token(corpus, options)
+    ended = "sentences" if tokenizer.documents == "line" else "documents"
+    lines = [f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}"]
+    counts = {}
+    for split in SPLITS:
+        ids = corpus.split(split)
+        counts[split] = int(np.sum(ids == tokenizer.eos_id))  # each document ends in <eos>
+        size = f"{sizes[split]:>6.2f} bytes per token" if sizes else ""
+        start = tokenizer.decode(ids[: 10 if reads_words else 40])
+        lines.append(f"{split:6}{len(ids):>12,} tokens {counts[split]:>10,} {ended}{size}   "
+                     f"{start!r} ...")  # fmt: skip
+    units = f"units {len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>"
+    words = f"words {len(tokenizer):>12,} in the vocabulary, including <eos>"
+    lines.append(words if reads_words else units + f"; {tokenizer.loses}" * bool(tokenizer.loses))
+    result = {
+        "name": corpus.name,
+        "source": corpus.source,
+        "lowercase": corpus.lowercase,
+        "tokenizer": corpus.tokenizer,
+        "documents": tokenizer.documents,
+        **({"fractions": corpus.fractions} if corpus.fractions else {}),
+        "tokens": {split: len(corpus.split(split)) for split in SPLITS},
+        "sentences": counts,
+        **({"bytes_per_token": sizes} if sizes else {}),
+        "vocabulary_size": len(tokenizer),
+        "vocabulary_sha256": tokenizer.sha256,
+        "sha256": corpus.sha256,
+    }
+    return Result(result, *lines, corpus.note)
+
+
+def _bytes_per_token(corpus: Corpus, options: Data) -> dict[str, float]:
+    """Return the bytes of the text of each split, in UTF-8, over the number of its tokens."""
+    from dualnet.corpora.corpus import locate
+    from dualnet.text.plain_text import END, ENDS
+
+    name, documents = options.name or "", corpus.vocabulary.documents
+    text = locate(name, options.path, options.lowercase, True, documents, options.fractions)
+    end = ENDS[documents]
+    return {
+        split: sum(len(block.replace(END, end).encode()) for block in text.read(split))
+        / len(corpus.split(split))
+        for split in SPLITS
+    }
+
+
+def _pairs(corpus: PairCorpus) -> Result:
+    """Return how many pairs each split has, how long they are, and how many were left out."""
+    splits = {split: corpus.split(split) for split in SPLITS}
+    about = {
+        split: {
+            "pairs": len(pairs),
+            "empty": pairs.empty,
+            "too_long": pairs.too_long,
+            "source": _lengths(pairs.source_offsets),
+            "target": _lengths(pairs.target_offsets),
+        }
+        for split, pairs in splits.items()
+    }
+    sides = {corpus.source: corpus.source_vocabulary, corpus.target: corpus.target_vocabulary}
+    names = ("name", "folder", "source", "target", "lowercase", "tokenizer", "joint",
+             "max_tokens", "sha256")  # fmt: skip
+    result = {name: getattr(corpus, name) for name in names} | {"splits": about, "units": {
+        side: {"size": len(units), "sha256": units.sha256} for side, units in sides.items()
+    }}  # fmt: skip
+    lower = ", lower-cased" * corpus.lowercase
+    lines = [f"{corpus.name} from {corpus.folder}, {corpus.source} to {corpus.target}{lower}"]
+    length = "{tokens:,} tokens, median {median:g}, longest {longest:,}"
+    for split, pairs in splits.items():
+        source, target = (
+            length.format_map(_lengths(offsets))
+            for offsets in (pairs.source_offsets, pairs.target_offsets)
+        )
+        lines.append(f"{split:6}{len(pairs):>10,} pairs   {corpus.source} {source}; "
+                     f"{corpus.target} {target}")  # fmt: skip
+    lines.append(f"left out of train: {corpus.train.empty:,} pairs with an empty side, "
+                 f"{corpus.train.too_long:,} of more than {corpus.max_tokens} tokens")  # fmt: skip
+    if corpus.joint:
+        sides = {"both sides": corpus.vocabulary}
+    for side, units in sides.items():
+        lines.append(f"{len(units):,} units of {units.kind} for {side}, including <eos>"
+                     + f"; {units.loses}" * bool(units.loses))  # fmt: skip
+    return Result(result, *lines)
+
+
+def _lengths(offsets: np.ndarray) -> Lengths:
+    lengths = np.diff(offsets)
+    return {
+        "tokens": int(lengths.sum()),
+        "median": float(np.median(lengths)),
+        "longest": int(lengths.max()),
+    }
+
+
+# --- tokenisers
+
+
+class TrainTokenizer(Options, Dividing):
+    """Options of `tokenizer train`."""
+
+    name: str = argument(metavar="CORPUS")
+    """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
+    test.txt, or a text file."""
+
+    kind: str = "bpe"
+    """bpe (of bytes: no text is unknown), unigram, word-piece or characters."""
+
+    size: int | None = count(None)
+    """Number of tokens; not for characters."""
+
+    output: str = field(metavar="FILE")
+    """New file to write, ending in .json."""
+
+    special: list[str] = field([], metavar="STRING")
+    """Strings that are one token each wherever they occur, e.g. '<unk>'."""
+
+    lowercase: bool = False
+    """Convert all text to lower case first."""
+
+
+class ShowTokenizer(Options):
+    """Options of `tokenizer show`."""
+
+    tokenizer: str = argument(metavar="TOKENIZER")
+    """RUN folder of a trained model, or the name of one that is shipped, or a tokenizer.json, or a
+    .model of SentencePiece."""
+
+    texts: list[str] = field([], flags=["--text"], action="append", metavar="TEXT")
+    """Text to encode; repeatable."""
+
+
+def train_tokenizer(options: TrainTokenizer) -> Result:
+    """Learn the tokens of a tokeniser from the train split.
+
+    Examples:
+        dualnet tokenizer train book.txt --size 2000 --output tokenizer.json
+    """
+    from dualnet import text
+    from dualnet.corpora.corpus import locate
+    from dualnet.text.plain_text import END
+
+    path = Path(options.output)
+    if path.suffix.lower() != ".json" or path.exists():
+        received = f"Received: {str(path)!r}{', which exists' * path.exists()}."
+        raise ArgumentError("--output", f"must be a new file ending in .json. {received}")
+    check_output_file("--output", path)
+    source = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
+    settings = options.given(["size", "special", "lowercase"])
+    tokenizer = text.train_tokenizer(source.read("train"), options.kind, **settings)
+    tokenizer.save(path)
+    first = next(filter(str.strip, next(source.read("train")).split(END)), "")[:SAMPLE]
+    units = [unit["unit"] for unit in _tokens(tokenizer, first)]
+    fewer = f"Fewer than {options.size or 0:,}, since train has no more."
+    return Result(
+        {"path": path, **_described(tokenizer), "example": {"text": first, "units": units}},
+        f"{_sentence(tokenizer)}, learnt from train of {source.name}: {path}",
+        fewer * (len(tokenizer) < (options.size or 0)),
+        " ".join(f"'{_shown(unit)}'" for unit in units),
+    )
+
+
+def show_tokenizer(options: ShowTokenizer) -> Result:
+    """Show a tokeniser, and the tokens of texts.
+
+    Examples:
+        dualnet tokenizer show runs/dual --text "Hello there."
+    """
+    from dualnet.text import load_tokenizer
+    from dualnet.text.loading import tokenizer_suffix
+
+    path = Path(options.tokenizer)
+    if tokenizer_suffix(path) or (path.is_file() and path.suffix != ".keras"):
+        tokenizer = load_tokenizer(path)
+    else:
+        run = Run.open(path)
+        if not run.is_folder:
+            message = "must be a RUN folder or a file of a tokeniser. Received: a .keras file."
+            raise ArgumentError("TOKENIZER", message)
+        run.check_sums()
+        tokenizer = run.vocabulary
+    texts = []
+    tables = []
+    for text in options.texts:
+        tokens = _tokens(tokenizer, text)
+        texts.append({"text": text, "tokens": tokens})
+        rows = [
+            [str(token["id"]), str(token["start"]), str(token["end"]), f"'{_shown(token['unit'])}'"]
+            for token in tokens
+        ]
+        tables.append(Table(["id", "start", "end", "unit"], rows))
+    return Result({**_described(tokenizer), "texts": texts}, _sentence(tokenizer), *tables)
+
+
+def _described(tokenizer: Tokenizer) -> dict[str, object]:
+    names = ("kind", "documents", "lowercase", "loses", "sha256")
+    return {"size": len(tokenizer), **{name: getattr(tokenizer, name) for name in names}}
+
+
+def _sentence(tokenizer: Tokenizer) -> str:
+    what = f"{len(tokenizer):,} units of {tokenizer.kind}"
+    return what + f" ({tokenizer.loses})" * bool(tokenizer.loses)
+
+
+def _shown(unit: str) -> str:
+    return unit if unit.isprintable() else repr(unit)[1:-1]
+
+
+def _tokens(tokenizer: Tokenizer, text: str) -> list[Token]:
+    """Return id, first and last character, and spelling of each token of `text`."""
+    ids, offsets = tokenizer.encode_with_offsets(text)
+    return [
+        Token(id=i, start=start, end=end, unit=tokenizer.words[i])
+        for i, (start, end) in zip(ids.tolist(), offsets.tolist())
+    ]

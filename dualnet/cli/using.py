@@ -1,18 +1,107 @@
-"""The commands `generate`, `export` and `demo`."""
+"""The commands that use models: `look`, `generate`, `translate`, `export` and `demo`."""
 
 import contextlib
 import itertools
 import os
 import secrets
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dualnet._checks import ArgumentError
-from dualnet._fields import field
+from dualnet._fields import choice, field
+from dualnet._files import check_output_file, is_used, make_folder, write_whole
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Result, printable, quietly
-from dualnet.cli.options import OfRun, OfTexts, open_language_model
-from dualnet.requests import Beaming, Drawing, Exporting
+from dualnet.cli.console import Result, Table, json_of, number, printable, quietly
+from dualnet.cli.options import (
+    OfRun,
+    OfRuns,
+    OfTexts,
+    Setting,
+    Texts,
+    check_file,
+    open_language_model,
+)
+from dualnet.requests import (
+    Beaming,
+    Drawing,
+    DynamicEvaluating,
+    Exporting,
+    Looking,
+    Translating,
+    check_reading,
+)
 from dualnet.runs import Run
+from dualnet.runs.shipped import list_shipped, require_shipped
+
+if TYPE_CHECKING:
+    from dualnet.builders import TranslationModel
+    from dualnet.generation.translation import Translation
+
+
+class ReadByRuns(Texts, OfRuns):
+    """RUNs and the texts that they read."""
+
+    run_folders: list[str] = argument([], nargs="*", metavar="RUN")
+    """RUN folders of trained models, or names of shipped ones, or .keras files (default: the two of
+    English); the last one may be a file with the text, '-' for standard input."""
+
+    def __post_init__(self) -> None:
+        """Take the last RUN as FILE if it is not a RUN and there is no text."""
+        *others, last = self.run_folders or [""]
+        is_run = os.path.isdir(last) or last.endswith(".keras") or last in list_shipped()
+        may_be_file = bool(others) or last == "-" or os.path.isfile(last)
+        if self.texts is None and last and may_be_file and not is_run:
+            object.__setattr__(self, "run_folders", others)
+            object.__setattr__(self, "file", last)
+        super().__post_init__()
+
+
+class Look(ReadByRuns, Setting, Looking):
+    """Options of `look`."""
+
+    output: str = field(check=check_file, metavar="HTML")
+    """Page to write."""
+
+
+def look(options: Look) -> Result:
+    """Write a page that shows models reading a text, word by word.
+
+    Examples:
+        dualnet look --text "The ship was built in 1904." --output page.html
+        dualnet look runs/lstm runs/dual article.txt --adapt --output page.html
+    """
+    runs = [open_language_model(run) for run in options.run_folders or require_shipped("RUN")]
+    for run in runs if options.adapt else []:
+        DynamicEvaluating(**run.learning(options.rule, options.learning()))
+    for path in (*(run.path for run in runs), options.file):
+        if path and os.path.realpath(path) == os.path.realpath(options.output):
+            required = "must not be a file that is read."
+            raise ArgumentError("--output", f"{required} Received: {options.output!r}.")
+    text = ("\n" if options.texts else "").join(options.lines())
+    check_reading(text)
+    looking = quietly("dualnet.looking")
+    settings = Looking.fields_of(options.changed())
+    if options.rule == "rms":
+        settings["statistics"] = runs[0].training_text()
+    page = looking.look([str(run.path) for run in runs], text, **settings)
+    page.save(options.output)
+    if page.segment is not None and page.units <= page.segment:
+        print(f"The text has {page.units} tokens, and the first step comes after {page.segment}: "
+              "nothing is learnt. Try --set sequence_length=5.",
+              file=sys.stderr)  # fmt: skip
+    head = ["fixed weights", *["learning"] * options.adapt, "model"]
+    rows = [
+        [*(number(value) for key, value in row.items() if key != "name"), row["name"]]
+        for row in page.perplexities
+    ]
+    tokens = f"{page.units:,} token{'s' * (page.units != 1)}"
+    return Result(
+        {"output": options.output, "tokens": page.units, "models": page.perplexities},
+        Table(head, rows),
+        f"\nperplexity on {tokens}; the page is {options.output}",
+    )
+
 
 # What the JSON of `generate` holds of its settings.
 DRAWN = [name for name in Drawing.names() if name not in Beaming.names()]
@@ -126,3 +215,106 @@ def demo(options: Demo) -> Result:
     demo = quietly("dualnet.demo", seeds=True)
     with contextlib.redirect_stdout(sys.stderr if options.json else sys.stdout):
         return Result(demo.run(options.output))
+
+
+FORMATS = ("text", "moses")
+LINES = 256  # that are translated and shown together
+
+
+class Translate(OfTexts, Translating):
+    """Options of `translate`."""
+
+    output: str | None = field(None, check_file, metavar="FILE")
+    """Write to FILE, whole or not at all, instead of standard output."""
+
+    ensemble: list[str] = field([], metavar="RUN")
+    """Further RUNs, with which to average the probabilities."""
+
+    format: str = choice("text", FORMATS)
+    """text, or moses: 'number ||| translation ||| features ||| score'."""
+
+    plot: str | None = field(None, metavar="PNG")
+    """Draw the attention of the best translation: for one text, into a file ending in .png; else
+    into a new folder, with a picture for each line that is not empty."""
+
+    excludes = {"ensemble": ["plot"]}
+
+
+def translate(options: Translate) -> Result | None:
+    """Translate texts, line by line.
+
+    Examples:
+        dualnet translate runs/de-en german.txt --beam 5 --output english.txt
+    """
+    texts = [line.removesuffix("\n") for line in options.lines(may_be_empty=True)]
+    runs = [Run.open(folder) for folder in (options.run_folder, *options.ensemble)]
+    for run in runs:
+        if run.is_folder and not run.translates:
+            received = f"Received: {str(run.path)!r}, of a language model. Use `dualnet generate`."
+            raise ArgumentError("RUN", f"must be of a model that translates. {received}")
+    if options.plot is not None:
+        _check_plot(Path(options.plot), texts)
+    generation = quietly("dualnet.generation")
+    from dualnet.evaluation.arguments import check_translators
+
+    models = [run.model() for run in runs]
+    check_translators(models)  # also those of .keras files
+    settings = Translating.fields_of(options.arguments())
+    if not (options.json or options.output or options.plot):  # text is shown as it is found
+        for first in range(0, len(texts), LINES):
+            found = generation.translations(models, texts[first : first + LINES], **settings)
+            print(_text(options, found, first), flush=True)
+        return None
+    found = generation.translations(models, texts, **settings)
+    if options.plot is not None:
+        _plot(Path(options.plot), models[0], texts, [best for best, *_ in found])
+    fields = ("text", "score", "normalized_score")
+    rows = [
+        {"text": text, "translations": [{f: getattr(one, f) for f in fields} for one in best]}
+        for text, best in zip(texts, found)
+    ]
+    used = options.given(["beam", "length_normalization"])
+    result = Result({"texts": rows, **used}, _text(options, found))
+    if options.output is None:
+        return result
+    write_whole(options.output, (json_of(result.to_dict()) if options.json else str(result)) + "\n")
+    return None
+
+
+def _text(options: Translate, translated: "list[list[Translation]]", first: int = 0) -> str:
+    """Return the translations as text or as an n-best list of Moses, numbered from `first`."""
+    lines = []
+    for index, best in enumerate(translated, first):
+        for one in best:
+            line = " ".join(one.text.splitlines())  # one line for each, always
+            if options.format == "moses":
+                line = line.replace("|||", "&#124;" * 3)  # which separates the fields
+                scores = f"dualnet= {one.score:.6f} ||| {one.normalized_score:.6f}"
+                line = f"{index} ||| {line} ||| {scores}"
+            lines.append(printable(line))
+    return "\n".join(lines)
+
+
+def _check_plot(path: Path, texts: list[str]) -> None:
+    if path.suffix.lower() == ".png":
+        if len(texts) != 1 or not texts[0]:
+            required = "in a .png is of one text that is not empty; give a new folder for others."
+            raise ArgumentError("--plot", f"{required} Received: {len(texts)} texts.")
+        check_output_file("--plot", path)
+    elif path.exists() and (not path.is_dir() or is_used(path)):
+        required = "must be a file that ends in .png, or a new or empty folder."
+        raise ArgumentError("--plot", f"{required} Received: {str(path)!r}, which exists.")
+
+
+def _plot(
+    path: Path, model: "TranslationModel", texts: list[str], translated: "list[Translation]"
+) -> None:
+    """Draw the attention of each translation into the file or the folder of `--plot`."""
+    from dualnet.generation import alignments
+
+    is_file = path.suffix.lower() == ".png"
+    if not is_file:
+        make_folder("--plot", path)
+    for index, alignment in enumerate(alignments(model, texts, translated), start=1):
+        if alignment.source:
+            alignment.plot(path if is_file else path / f"{index}.png")
