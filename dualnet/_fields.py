@@ -22,12 +22,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def field(
-    default: Any = dataclasses.MISSING,
-    check: Callable[[str, Any], Any] | None = None,
+    default: object = dataclasses.MISSING,
+    check: Callable[[str, Any], object] | None = None,
     *,
-    unless: Mapping[str, Any] | None = None,
+    unless: Mapping[str, object] | None = None,
     group: str | None = None,
-    **option: Any,
+    **option: object,
 ) -> Any:
     """Return a field of `Settings`.
 
@@ -44,17 +44,17 @@ def field(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def choice(default: Any, choices: Iterable[str], **option: Any) -> Any:
+def choice(default: str | None, choices: Iterable[str], **option: Any) -> Any:
     """Return a field that is one of `choices`."""
     return field(default, functools.partial(_checks.check_choice, choices=choices), **option)
 
 
-def count(default: Any = dataclasses.MISSING, *, least: int = 0, **option: Any) -> Any:
+def count(default: object = dataclasses.MISSING, *, least: int = 0, **option: Any) -> Any:
     """Return a field that is an integer of at least `least`."""
     return field(default, functools.partial(_checks.check_count, least=least), **option)
 
 
-def positive(default: Any, **option: Any) -> Any:
+def positive(default: float | None, **option: Any) -> Any:
     """Return a field that is a finite number above 0."""
     return field(default, _checks.check_positive, **option)
 
@@ -160,9 +160,8 @@ class Settings:
 
     def given(self, names: Iterable[str]) -> dict[str, Any]:
         """Return those of the fields `names` that are not None."""
-        known, check = self.names(), _checks.check_choice
-        values = ((name, getattr(self, check("names", name, known))) for name in names)
-        return {name: value for name, value in values if value is not None}
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def changed(self) -> dict[str, Any]:
         """Return the names and values of the fields that differ from their defaults."""
@@ -173,7 +172,7 @@ class Settings:
         }
 
     @classmethod
-    def idle(cls, settings: Mapping[str, Any]) -> set[str]:
+    def idle(cls, settings: Mapping[str, object]) -> set[str]:
         """Return the names of the fields that have no effect beside `settings`."""
         return {
             field.name
@@ -226,7 +225,7 @@ def _texts(module: str) -> dict[str, dict[str, str]]:
     }
 
 
-def _check(field: dataclasses.Field[Any], value: Any) -> None:
+def _check(field: dataclasses.Field[Any], value: object) -> None:
     name, kind = field.name, kind_of(field)
     if value is None and kind.endswith("| None"):
         return

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import Settings, field
 
+Option = TypeVar("Option")
+Figure = TypeVar("Figure")
 
-class Metric(NamedTuple):
+
+class Metric(NamedTuple, Generic[Option, Figure]):
     """A metric of `evaluate`.
 
     Attributes:
@@ -28,12 +31,12 @@ class Metric(NamedTuple):
     option: str
     figure: str
     question: str
-    check: Callable[[Any, int], None]
-    compute: Callable[[np.ndarray, Any], Any]
-    lines: Callable[[Any], list[str]]
+    check: Callable[[Option, int], None]
+    compute: Callable[[np.ndarray, Option], Figure]
+    lines: Callable[[Figure], list[str]]
 
 
-def check_top_k(name: str, value: Any) -> None:
+def check_top_k(name: str, value: object) -> None:
     """Raise `ValueError` unless `value` is a list of integers of at least 1."""
     if not isinstance(value, (list, tuple)):
         raise ArgumentError(name, f"must be a list of integers. Received: {name}={value!r}.")
@@ -76,7 +79,7 @@ def _check_at_most(top_k: Sequence[int], vocabulary_size: int) -> None:
         raise ArgumentError("top_k", f"{required} Received: top_k={max(top_k)}.")
 
 
-METRICS = [
+METRICS: list[Metric[Any, Any]] = [
     Metric(
         option="top_k",
         figure="top_k_accuracy",

@@ -50,7 +50,7 @@ class TextScorer:
             received = f"Received: {model.name!r}, which translates."
             raise ArgumentError("model", f"{required} {received}", way_out)
         self.totals = Totals()
-        self.columns: dict[str, Any] = {
+        self.columns: dict[str, object] = {
             "sentence_id": int, "perplexity": float, "tokens": int, "log_probability": float,
             "words": list[str], "log_probabilities": list[float],
         }  # fmt: skip

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
@@ -146,7 +144,7 @@ def evaluate(options: Evaluate) -> Result:
     _check_kind(options, isinstance(model, builders.TranslationModel))
     if isinstance(model, builders.TranslationModel):
         return _of_translator(options, run, model)
-    text = Text.read(options, run, model)
+    text = Text(options, run, model)
     settings = _settings_of(options, Evaluating)
     settings.setdefault("by_sentence", text.by_sentence and "window" not in settings)
     text.find_temperature(options, settings)
@@ -175,8 +173,9 @@ def adapt(options: Adapt) -> Result:
         DynamicEvaluating(**run.learning(options.rule, settings))
     quietly("dualnet.evaluation")
     from dualnet import adaptation, evaluation
+    from dualnet.runs.writing import write_run
 
-    text = Text.read(options, run, run.model())
+    text = Text(options, run, run.model())
     text.find_temperature(options, settings)
     settings = learning_of(run, options.rule, settings, text.corpus.name)
     statistics = None
@@ -200,7 +199,9 @@ def adapt(options: Adapt) -> Result:
     if options.keep is not None:
         how = "by sentence, " * dynamic.by_sentence + used
         place = text.split if options.corpus is None else f"{text.split} of {options.corpus}"
-        _keep(options.keep, f"Adapted on {place} by dynamic evaluation, {how}.", run, text.model)
+        note = f"Adapted on {place} by dynamic evaluation, {how}."
+        card = dataclasses.replace(run.card, note=note, weights=run.source)
+        write_run(Path(options.keep), text.model, card, sources=[run.path])
         text.notes["keep"] = options.keep
     figures = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
                "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
@@ -208,47 +209,38 @@ def adapt(options: Adapt) -> Result:
     return text.result(figures, *lines)
 
 
-@dataclasses.dataclass
 class Text:
     """What a model reads, and what the result says of it.
 
     Attributes:
         model: The model, with the cache of the options.
         corpus: Its corpus, of which `tokens` are the `split`.
-        name: Name of the model.
-        by_sentence: Whether it was trained so.
+        by_sentence: Whether the model was trained so.
         notes: Added to the result.
     """
 
-    model: "LanguageModel"
-    corpus: Corpus
-    tokens: np.ndarray
-    split: str
-    name: str
-    by_sentence: bool
-    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def read(cls, options: Adapt, run: Run, model: "LanguageModel") -> "Text":
-        """Load the text of the options for the model of a RUN."""
+    def __init__(self, options: Adapt, run: Run, model: "LanguageModel") -> None:
         from dualnet import builders
         from dualnet.evaluation.arguments import vocabulary_of
 
-        vocabulary, split, notes = vocabulary_of(model), options.split or "test", {}
-        is_whole = _is_whole(options, run)
-        if is_whole:
-            corpus = load_whole(options.corpus or "", vocabulary)
-        else:
-            own = corpus_of(run, model, options.corpus, options.fractions)
-            corpus = cast(Corpus, own)
-        tokens, name = corpus.split(split), name_of(run, model)
+        is_whole, split = _is_whole(options, run), options.split or "test"
+        vocabulary = vocabulary_of(model)
+        self.corpus = (
+            load_whole(options.corpus or "", vocabulary)
+            if is_whole
+            else cast(Corpus, corpus_of(run, model, options.corpus, options.fractions))
+        )
+        self.tokens = self.corpus.split(split)
+        self.split = "whole" if is_whole else split
+        self.name, self.model = name_of(run, model), model
+        self.by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
+        self.notes: dict[str, Any] = {}
         if options.cache is not None:
-            notes["cache"] = cache = cache_settings(options.cache, run, corpus.name)
+            cache = cache_settings(options.cache, run, self.corpus.name)
             # Of a text, a cache remembers no more words than it has.
-            longest = max(len(corpus.split(split)) for split in SPLITS)
-            model = builders.with_cache(model, **{**cache, "size": min(cache["size"], longest)})
-        trained = run.table.get("recipe", {}).get("batching") == "sentences"
-        return cls(model, corpus, tokens, "whole" if is_whole else split, name, trained, notes)
+            longest = max(len(self.corpus.split(split)) for split in SPLITS)
+            used = {**cache, "size": min(cache["size"], longest)}
+            self.model, self.notes["cache"] = builders.with_cache(model, **used), cache
 
     def find_temperature(self, options: Adapt, settings: dict[str, Any]) -> None:
         """Add the best temperature to the settings of an evaluation, if the options ask for it."""
@@ -439,14 +431,6 @@ def _pairs_to_evaluate(
     return options.read_pairs(splits, **settings), is_table and not is_divided
 
 
-def _keep(folder: str, note: str, run: Run, model: "LanguageModel") -> None:
-    """Write the adapted model into a new RUN folder."""
-    from dualnet.runs.writing import write_run
-
-    card = dataclasses.replace(run.card, note=note, weights=run.source)
-    write_run(Path(folder), model, card, sources=[run.path])
-
-
 def _check_keep(keep: str, run: Run) -> None:
     if not run.is_folder:
         message = f"needs a RUN folder, whose card it copies. Received: {str(run.path)!r}."
@@ -457,13 +441,9 @@ def _check_keep(keep: str, run: Run) -> None:
 
 def _check_kind(options: Evaluate, translates: bool) -> None:
     """Raise `ArgumentError` for an option that does not apply to the kind of model."""
-    of_translators = [*Pairs.names(), "beam", "protocol"]
-    of_both = [*OfRun.names(), "split"]
+    of_translators, of_both = [*Pairs.names(), "beam", "protocol"], [*OfRun.names(), "split"]
+    what = "language models" if translates else "models that translate"
     for name in options.changed():
         if (name in of_translators) != translates and name not in of_both:
-            what, which = "models that translate", "a language model"
-            if translates:
-                what, which = "language models", "a model that translates"
-            way_out = " `dualnet translate --plot` draws its attention." * (name == "plot")
-            message = f"is for {what}. Received: {options.run_folder!r}, of {which}.{way_out}"
-            raise ArgumentError(options.flag(name), message)
+            received = f"Received: {options.run_folder!r}, of another model."
+            raise ArgumentError(options.flag(name), f"is for {what}. {received}")
