@@ -673,7 +673,7 @@ def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
     quick = f"--output {tmp_path}/RUN --set units=4 batch_size=2 sequence_length=9"
     train = f"train lstm --corpus {tmp_path}/story.txt {quick}"
     code, _, err = cli.call(f"{train} --epochs 1 --min-count 2 --vocabulary-size 5")
-    assert code == 0 and "40% of the words are unknown" in err and "BPE, which" not in err
+    assert code == 0 and "BPE, which" not in err
     card = (tmp_path / "RUN" / "card.toml").read_text()
     assert "min_count = 2" in card and len(dualnet.load(tmp_path / "RUN").vocabulary) == 5
     assert "must stay 2, as" in cli.refused(f"{train} --resume --epochs 2 --min-count 3")

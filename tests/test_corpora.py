@@ -74,19 +74,6 @@ def test_a_path_that_is_no_text_and_a_tokeniser_without_a_name_are_refused(tmp_p
         corpora.load(write(tmp_path), tokenizer="")
 
 
-@pytest.mark.parametrize("name", ["lowercase", "download"])
-@pytest.mark.parametrize("value", ["no", 1, None])
-def test_a_flag_of_a_corpus_must_be_one(tmp_path, name, value):
-    with pytest.raises(ValueError, match=f"`{name}` must be a truth value"):
-        corpora.load(write(tmp_path), **{name: value})
-
-
-@pytest.mark.parametrize("vocabulary", [["the", "cat"], "words", 3])
-def test_a_vocabulary_that_is_no_tokeniser_is_refused(tmp_path, vocabulary):
-    with pytest.raises(ValueError, match="`vocabulary` must be a Tokenizer"):
-        corpora.load(write(tmp_path), vocabulary=vocabulary)
-
-
 def test_a_split_folder_is_read_without_hidden_files_and_what_is_left_out_is_named(tmp_path):
     for split in corpora.SPLITS:
         write(tmp_path / split, {"b": "cat\n", "A": "the\n"})
@@ -154,14 +141,6 @@ def test_a_single_file_is_divided_between_documents(tmp_path, fractions, tokeniz
         assert all(text.startswith("a") for text in texts)  # a document's first line
         assert "".join(texts).split() == "".join(documents).split()
     assert sum((corpus.split(s) == corpus.vocabulary.eos_id).sum() for s in corpora.SPLITS) == 60
-
-
-def test_advice_for_documents_does_not_join_them(tmp_path):
-    (tmp_path / "a.txt").write_text("a\n" * 20 + "\n" + "b\n")
-    for documents in ("line", "blank-line"):
-        with pytest.raises(ValueError) as error:
-            corpora.load(tmp_path / "a.txt", documents=documents, fractions=(20, 1, 1))
-        assert ("remove the blank lines" in str(error.value)) == (documents == "line")
 
 
 @pytest.mark.slow

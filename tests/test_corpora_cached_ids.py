@@ -20,7 +20,7 @@ from dualnet import _files, corpora
 from dualnet.corpora import Vocabulary, cached_ids, encoding, sentence_batches, token_batches
 from dualnet.corpora.corpus import load_whole
 from dualnet.corpora.token_batches import TokenBatches
-from dualnet.text import plain_text
+from dualnet.text import files, plain_text
 from tests import test_corpora
 
 TEXTS = {**test_corpora.TEXTS, "train": "the cat sat\nThe dog sat\n\nthe end\n"}
@@ -34,7 +34,7 @@ def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0)
     monkeypatch.setattr(sentence_batches, "CHUNK_TOKENS", 3)
-    monkeypatch.setattr(plain_text, "BLOCK_BYTES", 7)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 7)
     return tmp_path / "cache" / "dualnet" / "ids"
 
 
@@ -121,7 +121,7 @@ def test_memory_mapped_ids_equal_those_in_memory(tmp_path_factory, texts, option
     first, again = (load(folder, **options) for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cached_ids, "LARGE_BYTES", 1 << 20)
-        patch.setattr(plain_text, "BLOCK_BYTES", 1 << 20)
+        patch.setattr(files, "BLOCK_BYTES", 1 << 20)
         expected = load(folder, **options)
     for mapped in (first, again):
         for split in SPLITS:
@@ -391,21 +391,21 @@ def test_an_unknown_word_is_named_with_its_line(
 
 
 def test_a_blank_line_after_a_byte_order_mark_ends_no_document(monkeypatch):
-    monkeypatch.setattr(plain_text, "BLOCK_BYTES", 8)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 8)
     data = io.BytesIO("\ufeff\n\nthe cat sees\n\na dog\n".encode())
-    blocks = plain_text.decoded(data.read, "standard input", documents="blank-line")
+    blocks = files.decoded(data.read, "standard input", documents="blank-line")
     assert "".join(blocks) == f"the cat sees{plain_text.END}a dog{plain_text.END}"
 
 
 @given(st.text("ab é€\n\t\r", max_size=30), st.integers(1, 9))
 def test_blocks_hold_whole_lines_whatever_their_size(text, size):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_text, "BLOCK_BYTES", size)
+        patch.setattr(files, "BLOCK_BYTES", size)
         if not text:
             with pytest.raises(ValueError, match="not be empty.*'standard input'"):
-                list(plain_text.decoded(io.BytesIO().read, "standard input"))
+                list(files.decoded(io.BytesIO().read, "standard input"))
             return
-        blocks = list(plain_text.decoded(io.BytesIO(text.encode()).read, "standard input"))
+        blocks = list(files.decoded(io.BytesIO(text.encode()).read, "standard input"))
     ended = text if text.endswith("\n") else text + "\n"
     assert "".join(blocks) == plain_text.marked(ended.replace("\r\n", "\n"))
     assert all(block.endswith(plain_text.END) for block in blocks)
@@ -422,12 +422,12 @@ def test_blocks_hold_whole_lines_whatever_their_size(text, size):
 def test_line_ends_of_windows_are_newlines_wherever_a_block_ends(text, documents, size):
     def read(text):
         data = io.BytesIO(text.encode()).read
-        return "".join(plain_text.decoded(data, "a.txt", documents=documents))
+        return "".join(files.decoded(data, "a.txt", documents=documents))
 
     text += "a"  # that is not blank
     with pytest.MonkeyPatch.context() as patch:
         for name in ("BLOCK_BYTES", "DOCUMENT_BYTES"):
-            patch.setattr(plain_text, name, size)
+            patch.setattr(files, name, size)
         assert read(text.replace("\n", "\r\n")) == read(text)
 
 
@@ -440,5 +440,5 @@ def test_the_first_byte_that_is_no_utf8_is_named(data, size):
         first = error.start
     expected = rf"UTF-8. Received: 'a\.txt' with byte 0x{data[first]:02x} at offset {first}[.,] "
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ValueError, match=expected):
-        patch.setattr(plain_text, "BLOCK_BYTES", size)
-        list(plain_text.decoded(io.BytesIO(data).read, "a.txt"))
+        patch.setattr(files, "BLOCK_BYTES", size)
+        list(files.decoded(io.BytesIO(data).read, "a.txt"))

@@ -13,7 +13,6 @@ from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES, SPLITS, Corpus, PairCorpus
 from dualnet.corpora.corpus import choose_tokenizer, locate
 from dualnet.corpora.records import Files, Records
-from dualnet.corpora.records import Texts as GivenTexts
 from dualnet.requests import ReadingCorpus
 from dualnet.runs import Run
 
@@ -63,11 +62,8 @@ class Texts(Options):
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
     """Text to read; repeatable."""
 
-    def records(self, *, may_be_empty: bool = False, again: bool = False) -> Records:
-        """Return the texts that are given, or the lines of FILE or standard input with newlines.
-
-        With `again`, they can be read more than once.
-        """
+    def records(self, *, may_be_empty: bool = False) -> Records:
+        """Return the texts that are given, or the lines of FILE or standard input with newlines."""
         option = self.flag("texts")
         if self.texts is not None:
             if self.file is not None:
@@ -76,20 +72,15 @@ class Texts(Options):
             for text in self.texts:
                 if re.search("[\ud800-\udfff]", text):
                     raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
-            return GivenTexts(self.texts, option)
+            return Records(self.texts, option)
         if self.file in (None, "-") and sys.stdin.isatty():
             print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
-        return Files(
-            [self.file or "-"],
-            what="a text file",
-            way_out=f" For a text itself, use {option}.",
-            empty="" if may_be_empty else "FILE must hold text. Received: {}, which is empty.",
-            again=again,
-        )
+        hint = f" For a text itself, use {option}."
+        return Files([self.file or "-"], hint=hint, may_be_empty=may_be_empty)
 
     def lines(self, *, may_be_empty: bool = False) -> list[str]:
         """Return the texts of `records`."""
-        return [record.text for record in self.records(may_be_empty=may_be_empty).read()]
+        return [line.text for line in self.records(may_be_empty=may_be_empty).read()]
 
 
 class OfTexts(Texts, OfRun):

@@ -19,11 +19,12 @@ from dualnet.cli.console import Result, Table
 from dualnet.cli.evaluating import Learns, learning_of
 from dualnet.cli.options import OfRun, OfTexts, name_of, open_language_model
 from dualnet.cli.outputs import FORMATS, Output, Row
-from dualnet.corpora.records import WHOLE, Block, Record, Records
+from dualnet.corpora.records import WHOLE, Block, Records
 from dualnet.corpora.sentence_pairs import files_of_pairs, pair_of
 from dualnet.requests import Scoring, Surprising
 from dualnet.runs import Run
 from dualnet.runs.folder import WEIGHTS
+from dualnet.text.files import Line
 
 if TYPE_CHECKING:
     from dualnet.evaluation import Accuracy
@@ -170,17 +171,17 @@ def _rows(
     run: Run,
     records: Records,
     scorer: "Scorer",
-    item: Callable[[Record], Any] = lambda record: record.text,
+    item: Callable[[Line], Any] = lambda line: line.text,
 ) -> Iterator[list[Row]]:
     """Yield the rows of each block, or write all into `--output`; with `--resume`, the rest.
 
-    `item` makes of a record what the scorer reads.
+    `item` makes of a line what the scorer reads.
     """
     output = None
     if options.output is not None:
         weights = run.path / WEIGHTS if run.is_folder else run.path
         settings = {name: value for name, value in options.changed().items() if name in DECISIVE}
-        settings |= {"bytes": records.size(unpack=False), "weights": sha256_of(weights)}
+        settings |= {"bytes": records.size, "weights": sha256_of(weights)}
         if len(records.paths) > 1:  # in another order, they have other numbers
             settings["files"] = [Path(path).name for path in records.paths]
         path, resume = Path(options.output), options.resume
@@ -196,35 +197,34 @@ def _scored(
     options: Streaming,
     records: Records,
     scorer: "Scorer",
-    item: Callable[[Record], Any],
+    item: Callable[[Line], Any],
     *,
     after: int,
 ) -> Iterator[tuple[Block, list[Row]]]:
     """Yield each block of records and its rows."""
     shows = options.output is not None or not sys.stdout.isatty()
     began, before = time.perf_counter(), scorer.tokens
-    total = records.size(unpack=False) if shows and not records.packed else None
+    total = records.size if shows and not records.packed else None
     with console.progress_bar(total, show=shows) as show:
         for block in records.blocks(options.part(), after=after):
-            first = block.records[0]
             try:
-                rows = scorer.rows([item(record) for record in block.records], first.number)
+                rows = scorer.rows([item(line) for line in block.lines], block.first)
             except ArgumentError as error:
                 if place := _culprit(scorer, block):
                     raise ValueError(f"{error} It is in {place}.") from None
                 raise
             yield block, rows
             rate = (scorer.tokens - before) / (time.perf_counter() - began)
-            show(first.start, f"{rate:,.0f} tokens/s")
+            show(block.lines[0].start, f"{rate:,.0f} tokens/s")
 
 
 def _culprit(scorer: "Scorer", block: Block) -> str:
-    """Return the place of the record that the model's tokeniser cannot read, or ""."""
-    for record in block.records:
+    """Return the place of the text that the model's tokeniser cannot read, or ""."""
+    for line in block.lines:
         try:
-            scorer.model.vocabulary.encode(record.text)
+            scorer.model.vocabulary.encode(line.text)
         except ArgumentError:
-            return record.place
+            return line.place
     return ""
 
 

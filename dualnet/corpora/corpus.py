@@ -15,8 +15,9 @@ from dualnet.corpora import cached_ids, sources
 from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, has_unknown
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import DOCUMENTS, UNK, Tokenizer, Vocabulary, load_tokenizer
+from dualnet.text.files import BLOCK_BYTES, DOCUMENT_BYTES
 from dualnet.text.loading import tokenizer_suffix
-from dualnet.text.plain_text import BLOCK_BYTES, DOCUMENT_BYTES, check_text, words_of
+from dualnet.text.plain_text import check_text, words_of
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches

@@ -18,9 +18,10 @@ from dualnet._fields import choice, count
 from dualnet.corpora import python_reference
 from dualnet.corpora.sources import SPLITS, Files
 from dualnet.text import DOCUMENTS, ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
+from dualnet.text.files import blocks, decoded
 from dualnet.text.learning import KINDS as SIZED
 from dualnet.text.learning import check_size
-from dualnet.text.plain_text import END, EOS, UNK, blocks, decoded, words_of
+from dualnet.text.plain_text import END, EOS, UNK, words_of
 
 _SPELT_END = re.compile(rf"{EOS}[ \t\r]*{END}")
 # A prepared text has more: 1 in 250 in WikiText-103, 1 in 20 in PTB.

@@ -1,15 +1,14 @@
 """The files of a corpus of pairs: two for each split, line by line, or a table of two columns."""
 
-import gzip
 import itertools
-import zlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet.corpora.sources import SPLITS, files_named
-from dualnet.text.plain_text import check_line_end, text_of
+from dualnet.text.files import lines
 
 STEMS = {
     "train": ("train",),
@@ -107,14 +106,14 @@ def read(source: Path, target: Path, languages: tuple[str, str]) -> tuple[list[s
     """
     if source == target:
         return _read_table(source, languages)
-    lines = read_lines(source), read_lines(target)
-    counts = tuple(map(len, lines))
+    sides = read_lines(source), read_lines(target)
+    counts = tuple(map(len, sides))
     if counts[0] != counts[1]:
         longer, shorter = (source, target) if counts[0] > counts[1] else (target, source)
         message = "The files of a split must have the same number of lines. Received: "
         received = f"{str(longer)!r} with {max(counts)} lines and {str(shorter)!r}, which ends "
         raise ValueError(f"{message}{received}after line {min(counts)}.")
-    return lines
+    return sides
 
 
 def divided(
@@ -133,8 +132,8 @@ def divided(
         way_out = "Give a folder with train.tsv, valid.tsv and test.tsv."
         raise ValueError(f"{message} Received: {str(path)!r} with {len(source)}. {way_out}")
     parts = map(slice, [0, *ends[:2]], ends)
-    lines = {split: (source[part], target[part]) for split, part in zip(SPLITS, parts)}
-    return {split: lines[split] for split in splits}
+    divided = {split: (source[part], target[part]) for split, part in zip(SPLITS, parts)}
+    return {split: divided[split] for split in splits}
 
 
 def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list[str]]:
@@ -161,20 +160,9 @@ def _read_table(path: Path, languages: tuple[str, str]) -> tuple[list[str], list
     return source, target
 
 
-def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file, which may be compressed and must not be empty."""
-    data = path.read_bytes()
-    if path.suffix.lower() == GZIP:
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            message = f"A file that ends in {GZIP} must be intact. Received: {str(path)!r}"
-            raise ValueError(f"{message}: {error}.") from None
-    text = text_of(data, str(path))
-    if not text:
-        raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")
-    check_line_end(data, str(path))
-    lines = text.split("\n")  # nothing else ends a line
-    if not lines[-1]:
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+def read_lines(path: StrPath) -> list[str]:
+    """Return the lines of a text file, without their ends; there must be one."""
+    texts = [line.text.removesuffix("\n").removesuffix("\r") for line in lines(path)]
+    if not texts:
+        raise ValueError(f"A text file must not be empty. Received: {os.fspath(path)!r}.")
+    return texts

@@ -1,86 +1,56 @@
-"""Records, lines of text files, in blocks: the same blocks for the whole as for each shard."""
+"""Texts that a command reads one after another, in blocks: a shard has those of the whole."""
 
-import contextlib
-import dataclasses
-import gzip
-import io
 import itertools
-import sys
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from gzip import GzipFile
 from pathlib import Path
-from typing import Any
 
-from dualnet._checks import ArgumentError, check_path
-from dualnet.text.plain_text import check_line_end, text_of
+from dualnet._checks import ArgumentError, StrPath
+from dualnet.text.files import Line, lines, opened, source_of
 
 BLOCK_BYTES = 1 << 17  # of text: some 30,000 tokens of BPE
-GZIP = b"\x1f\x8b"  # how such a file begins
-DAMAGED = (OSError, EOFError, zlib.error)  # what reading a file raises
-STANDARD_INPUT = "standard input"
 WHOLE = (1, 1)  # the first shard of one
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Record:
-    """A text, and where it stands.
-
-    Attributes:
-        number: int, from 1.
-        start: int. How many bytes of all files are before it.
-        data: Its bytes, or the text itself.
-        source: Name of its file.
-        line: int. Number of its line there.
-        offset: int. How many bytes of its file are before it.
-    """
-
-    number: int
-    start: int
-    data: bytes | str
-    source: str
-    line: int
-    offset: int
-
-    @property
-    def place(self) -> str:
-        return f"{self.source!r}, line {self.line}"
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.data, str):
-            return self.data
-        return text_of(self.data, self.source, offset=self.offset, line=self.line)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
-    """Records that are scored together; its `index` counts those of all shards."""
+    """Texts that are scored together."""
 
     index: int
-    records: list[Record]
+    """Counts the blocks of all shards."""
+    first: int
+    """Number of the first text, from 1."""
+    lines: list[Line]
 
 
 class Records:
-    """Records that are read one after another, as often as asked for; none is kept.
+    """Texts in memory, as if each was a line of the file `source`.
 
     They are divided into blocks by where they begin, so that a shard, and a run that is resumed,
     has the blocks of the whole: the rounding of a score depends on what is read beside it.
 
     Attributes:
-        packed: Whether a file of them is.
-        paths: Of their files.
+        paths: The files that they are read from.
+        packed: Whether gzip compresses one of these.
+        size: The number of bytes, packed where they are; None if that of a pipe is not known.
     """
 
+    paths: Sequence[StrPath] = ()
     packed = False
-    paths: list[Any] = []
+    size: int | None
 
-    def read(self) -> Iterator[Record]:
-        """Yield all records."""
-        raise NotImplementedError
+    def __init__(self, texts: Iterable[str], source: str) -> None:
+        self._lines: list[Line] = []
+        end = 0
+        for number, text in enumerate(texts, 1):
+            start, end = end, end + len(text.encode())
+            self._lines.append(Line(text, source, number, start, end))
+        self.size = end
 
-    def size(self, *, unpack: bool = True) -> int | None:
-        """Return the number of bytes, None with a pipe; packed ones unless `unpack`."""
-        raise NotImplementedError
+    def read(self) -> Iterator[Line]:
+        """Yield all texts."""
+        return iter(self._lines)
 
     def blocks(self, shard: tuple[int, int] = WHOLE, *, after: int = 0) -> Iterator[Block]:
         """Yield the blocks of a shard, `(number, count)`, from that of index `after` on.
@@ -90,125 +60,65 @@ class Records:
         begin, end = after, None
         if shard != WHOLE:
             number, count = shard
-            size = self.size()
-            if size is None:
-                message = "needs a FILE whose size is known. Received: a pipe. Write it to a file."
-                raise ArgumentError("--shard", message)
-            total = -(-size // BLOCK_BYTES)
+            total = -(-self._unpacked_size() // BLOCK_BYTES)
             begin = max(after, total * (number - 1) // count)
             end = total * number // count if number < count else None
-        of_block = itertools.groupby(self.read(), lambda record: record.start // BLOCK_BYTES)
-        for index, records in of_block:
+        numbered = enumerate(self.read(), 1)
+        for index, group in itertools.groupby(numbered, lambda item: item[1].start // BLOCK_BYTES):
             if end is not None and index >= end:
                 return
             if index >= begin:
-                yield Block(index, [*records])
+                numbers, block = zip(*group)
+                yield Block(index, numbers[0], [*block])
 
-
-class Texts(Records):
-    """Texts in memory; `source` is what errors call them."""
-
-    def __init__(self, texts: Sequence[str], source: str) -> None:
-        self.texts, self.source = texts, source
-        self.sizes = [len(text.encode()) for text in texts]
-
-    def size(self, *, unpack: bool = True) -> int | None:
-        return sum(self.sizes)
-
-    def read(self) -> Iterator[Record]:
-        starts = itertools.accumulate(self.sizes, initial=0)
-        for number, (text, start) in enumerate(zip(self.texts, starts), 1):
-            yield Record(number, start, text, self.source, number, start)
+    def _unpacked_size(self) -> int:
+        if self.size is None:
+            message = "needs a FILE whose size is known. Received: a pipe. Write it to a file."
+            raise ArgumentError("--shard", message)
+        if not self.packed:
+            return self.size
+        return max((line.end for line in lines(*self.paths)), default=0)
 
 
 class Files(Records):
-    """Text files, plain or compressed by gzip, of which each line is a record.
+    """The lines of text files, plain or compressed by gzip, read anew each time.
 
     Args:
         paths: Their paths; "-" is standard input.
-        what: What errors say that a file must be.
-        way_out: Ends the error about a file that cannot be read.
-        empty: The error about a file without a record, with `{}` for its name; "" to allow it.
-        blank: bool. Whether a blank line is a record.
-        again: bool. Keep what a pipe holds, which can be read only once.
+        hint: Ends the error about a file that cannot be read.
+        blank: bool. Whether a blank line is a text.
+        may_be_empty: bool. Whether there may be no text.
 
     Raises:
-        ValueError: if one does not exist or cannot be read.
+        ValueError: if a file cannot be read.
     """
 
     def __init__(
-        self, paths: Iterable[Any], *, what: str, way_out: str, empty: str, blank: bool = True,
-        again: bool = False,
-    ) -> None:  # fmt: skip
-        self.paths = ["-" if path == "-" else Path(check_path("pairs", path)) for path in paths]
-        self.what, self.way_out, self.empty, self.blank = what, way_out, empty, blank
-        self._copies = again
-        self._copy = b""  # of the pipe, once it is read
-        for path in self.paths:
-            if isinstance(path, Path) and not path.is_fifo():  # which can be opened once only
-                with self._opened(path) as file:
-                    self.packed |= isinstance(file, gzip.GzipFile)
-                    if self.empty and not file.peek(1):
-                        raise ValueError(self.empty.format(repr(str(path))))
+        self,
+        paths: Iterable[StrPath],
+        *,
+        hint: str,
+        blank: bool = True,
+        may_be_empty: bool = False,
+    ) -> None:
+        self.paths = [path if path == "-" else Path(path) for path in paths]
+        self.blank, self.may_be_empty = blank, may_be_empty
+        files = [path for path in self.paths if isinstance(path, Path) and not path.is_fifo()]
+        try:
+            for path in files:  # now, rather than when a model is loaded
+                with opened(path) as file:
+                    self.packed |= isinstance(file, GzipFile)
+        except OSError as error:
+            received = f"Received: {str(path)!r}: {error.strerror}."
+            raise ValueError(f"FILE must be a text file. {received}{hint}") from None
+        is_known = len(files) == len(self.paths)
+        self.size = sum(path.stat().st_size for path in files) if is_known else None
 
-    def size(self, *, unpack: bool = True) -> int | None:
-        total = 0
-        for path in self.paths:
-            if not isinstance(path, Path) or not path.is_file():
-                return None
-            with self._opened(path) as file:
-                if unpack and isinstance(file, gzip.GzipFile):
-                    try:
-                        while data := file.read(BLOCK_BYTES):
-                            total += len(data)
-                    except DAMAGED as error:
-                        raise self._unreadable(repr(str(path)), error) from None
-                else:
-                    total += path.stat().st_size
-        return total
-
-    def read(self) -> Iterator[Record]:
-        start = number = 0
-        for path in self.paths:
-            source = STANDARD_INPUT if path == "-" else str(path)
-            line, offset, before = 0, 0, number
-            with self._opened(path) as file:
-                try:
-                    for line, data in enumerate(file, 1):
-                        if line == 1:
-                            check_line_end(data, source)
-                        if self.blank or data.strip():
-                            number += 1
-                            yield Record(number, start + offset, data, source, line, offset)
-                        offset += len(data)
-                except DAMAGED as error:
-                    raise self._unreadable(f"{source!r}, after line {line}", error) from None
-            start += offset
-            if self.empty and number == before:
-                raise ValueError(self.empty.format(repr(source)))
-
-    @contextlib.contextmanager
-    def _opened(self, path: Any) -> Iterator[Any]:
-        """Open a file, or standard input, to read the bytes inside."""
-        with contextlib.ExitStack() as stack:
-            try:
-                if self._copy:
-                    raw: Any = io.BytesIO(self._copy)
-                elif path == "-":
-                    raw = sys.stdin.buffer
-                else:
-                    raw = stack.enter_context(open(path, "rb"))
-                if self._copies and not self._copy and (path == "-" or path.is_fifo()):
-                    self._copy = raw.read()
-                    raw = io.BytesIO(self._copy)
-                file = raw if hasattr(raw, "peek") else io.BufferedReader(raw)
-                if file.peek(2)[:2] == GZIP:
-                    file = stack.enter_context(gzip.open(file))
-                    file.peek(1)
-            except DAMAGED as error:
-                raise self._unreadable(repr(str(path)), error) from None
-            yield file
-
-    def _unreadable(self, place: str, error: Exception) -> ValueError:
-        reason = getattr(error, "strerror", None) or error
-        return ValueError(f"FILE must be {self.what}. Received: {place}: {reason}.{self.way_out}")
+    def read(self) -> Iterator[Line]:
+        line = None
+        for line in lines(*self.paths):
+            if self.blank or line.text.strip():
+                yield line
+        if line is None and not self.may_be_empty:
+            source = ", ".join(map(source_of, self.paths))
+            raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._columns import Column, column_of, columns_of
-from dualnet.corpora.records import Files, Record
+from dualnet.corpora.records import Files
+from dualnet.text.files import Line
 from dualnet.text.plain_text import SURROGATE
 
 # The keys of a record, and the attributes of its pair.
@@ -61,24 +62,20 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
     >>> read_pairs([record])[0].good
     'The cats sleep.'
     """
-    items = [pairs] if isinstance(pairs, (str, os.PathLike)) else pairs
     names = columns_of(pairs)
     if names is not None:
-        items = _rows(pairs, names, column)
+        pairs = _rows(pairs, names, column)
     elif column is not None:
         raise ArgumentError("column", "is for a table, such as a DataFrame.", column=column)
-    if not isinstance(items, Iterable) or isinstance(items, bytes):
-        required = "must be a path, a table, or a sequence of paths, of objects or of tuples."
-        raise ArgumentError("pairs", f"{required} Received: {pairs!r}.")
+    elif isinstance(pairs, (str, os.PathLike)):
+        pairs = [pairs]
     sentence_pairs: list[SentencePair] = []
-    for number, item in enumerate(items, 1):
+    for number, item in enumerate(pairs, 1):
         if isinstance(item, (str, os.PathLike)):
             sentence_pairs += map(pair_of, files_of_pairs([item]).read())
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
-            if isinstance(item, (tuple, list, np.ndarray)) and len(item) == 2:
-                item = dict(zip(KEYS, item))
             sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number} of `pairs`"))
     if not sentence_pairs:
         raise ArgumentError("pairs", "must hold at least one pair. Received: none.")
@@ -87,53 +84,46 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
 
 def _rows(
     table: Any, names: list[Any], column: Sequence[Column] | None
-) -> Iterable[dict[str, Any]]:
-    """Return the rows of a table as objects of the keys above."""
-    keys = [key for key in KEYS if key in names]
-    if column is None and not {*SENTENCES} <= {*keys}:
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table as objects of the keys above."""
+    if column is None and not {*SENTENCES} <= {*names}:
         message = f"must have the columns {', '.join(SENTENCES)}. Received: a table of {names}."
         raise ArgumentError("pairs", message, " Name its two columns with `column`.")
-    if column is not None and not (isinstance(column, (tuple, list)) and len(column) == 2):
-        message = "must be the names of two columns: of the acceptable sentences and of the others."
-        raise ArgumentError("column", message, column=column)
-    places = dict(zip(keys, keys)) | dict(zip(SENTENCES, column or SENTENCES))
-    columns = [column_of(table, names, place) for place in places.values()]
-    if any(isinstance(values, str) for values in columns):
+    good, bad = column or SENTENCES
+    places: dict[str, Column] = {key: key for key in KEYS if key in names}
+    places |= {"sentence_good": good, "sentence_bad": bad}
+    columns = {key: column_of(table, names, place) for key, place in places.items()}
+    if isinstance(columns["sentence_good"], str):
         message = f"must be a sequence of pairs, or a table. Received: {table!r}."
         raise ArgumentError("pairs", message, " Give one pair as [pair].")
-    return (dict(zip(places, values)) for values in zip(*columns, strict=True))
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values))
 
 
 def files_of_pairs(paths: Iterable[StrPath]) -> Files:
     """Return the files of minimal pairs at `paths`, one in each line that is not blank."""
-    return Files(
-        paths,
-        what="a file of minimal pairs",
-        way_out=" In Python, one pair of sentences is [(good, bad)].",
-        empty="FILE must hold at least one pair. Received: {} without one.",
-        blank=False,
-    )
+    return Files(paths, hint=" In Python, one pair of sentences is [(good, bad)].", blank=False)
 
 
-def pair_of(record: Record) -> SentencePair:
+def pair_of(line: Line) -> SentencePair:
     """Return the minimal pair of a line of a file."""
-    text = record.text
     try:
-        value = json.loads(text)
+        record = json.loads(line.text)
     except (ValueError, RecursionError):
-        raise ValueError(f"Each line must be a JSON object. Received: {record.place}.") from None
-    return _pair(value, default=Path(record.source.removesuffix(".gz")).stem, place=record.place)
+        raise ValueError(f"Each line must be a JSON object. Received: {line.place}.") from None
+    return _pair(record, default=Path(line.source.removesuffix(".gz")).stem, place=line.place)
 
 
 def _pair(record: Any, *, default: str, place: str) -> SentencePair:
+    if isinstance(record, (tuple, list, np.ndarray)) and len(record) == 2:
+        record = dict(zip(KEYS, record))
     if not isinstance(record, Mapping):
         raise ValueError(f"Each pair must be a JSON object or a tuple of two. Received: {place}.")
     values = {"UID": default, "field": default, **record}
     for key in KEYS:
-        value = values.get(key)
+        text = values.get(key)
         # JSON can escape half of a surrogate pair, which UTF-8 cannot hold.
-        if not isinstance(value, str) or not value.strip() or SURROGATE.search(value):
-            received = f"{key}={value!a}" if key in values else f"no {key!r}"
-            received += f" in {place}"
+        if not isinstance(text, str) or not text.strip() or SURROGATE.search(text):
+            received = f"{text!a} in {place}"
             raise ValueError(f"Each pair must have text as {key!r}. Received: {received}.")
     return SentencePair(place=place, **{name: values[key] for key, name in KEYS.items()})

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, is_number
-from dualnet.text.plain_text import BLANKS, END, blocks, check_line_ends
+from dualnet.text.files import blocks
+from dualnet.text.plain_text import BLANKS, END
 
-CHUNK_BYTES = 1 << 20
 SPLITS = ("train", "valid", "test")
 FILE_NAMES = ("{split}.txt", "ptb.{split}.txt", "wiki.{split}.tokens")
 TIMEOUT_SECONDS = 30
@@ -113,51 +113,35 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
     A document that blank lines end is not cut: it belongs to the split in which it begins, and one
     that begins where a split does to the split before.
     """
-    if not path.stat().st_size:
-        raise ValueError(f"A text file must not be empty. Received: {str(path)!r}.")
-    total, chunk = 0, b"\n"
     with open(path, "rb") as file:
-        while data := file.read(CHUNK_BYTES):  # one line may be longer than the memory
-            total, chunk = total + data.count(b"\n"), data
-    total += not chunk.endswith(b"\n")
+        total = sum(1 for _ in file)
     cuts = [0, *(round(total * share) for share in np.cumsum(fractions) / np.sum(fractions))]
-    if total == 1:
-        check_line_ends(path)
-    ends = [0, *(_end_of_line(path, line) for line in cuts[1:3]), path.stat().st_size]
-    if documents == "blank-line":
-        ends[1:3] = [_next_document(path, end) for end in ends[1:3]]
-    files: dict[str, tuple[Part, ...]] = {}
-    bounds = itertools.pairwise(ends)
+    inner = [_end_of_line(path, line, documents) for line in cuts[1:3]]
+    bounds = itertools.pairwise([0, *inner, path.stat().st_size])
+    files: Files = {}
     for split, share, lines, (start, end) in zip(SPLITS, fractions, np.diff(cuts), bounds):
         files[split] = (Part(path, start, end),)
         text = blocks(path, start=start, end=end) if start < end else ()
         if not any(block.replace(END, " ").strip() for block in text):
-            by_document = documents == "blank-line"
-            message = f"must leave text in each split. Received: fractions={tuple(fractions)}, of "
-            message += f"which {share:g} is {split}, {lines} of the {total} lines of {str(path)!r},"
-            message += " too few for a document." if by_document else " without text."
-            message += f" Choose a larger share for {split}, or give a folder with {FILES}"
-            message += "." if by_document else ", or remove the blank lines."
-            raise ArgumentError("fractions", message)
+            raise ArgumentError(
+                "fractions",
+                f"must leave text in each split. Received: fractions={tuple(fractions)}, of which "
+                f"{share:g} is {split}, {lines} of the {total} lines of {str(path)!r}. Choose a "
+                f"larger share for {split}, or give a folder with {FILES}.",
+            )
     return files
 
 
-def _end_of_line(path: Path, line: int) -> int:
-    """Return the place after the end of `line`, from 1."""
+def _end_of_line(path: Path, line: int, documents: str) -> int:
+    """Return the place after `line` lines and, if blank lines end them, the rest of a document."""
     with open(path, "rb") as file:
-        return sum(map(len, itertools.islice(file, line)))
-
-
-def _next_document(path: Path, start: int) -> int:
-    """Return the start of the first document whose blank lines end at `start` or after it."""
-    place, blank = start, False
-    with open(path, "rb") as file:
-        file.seek(start)
-        for line in file:
-            if blank and line.strip(BLANKS):
+        place = sum(map(len, itertools.islice(file, line)))
+        blank = False
+        for data in file if documents == "blank-line" else ():
+            if blank and data.strip(BLANKS):
                 break
-            blank = not line.strip(BLANKS)
-            place += len(line)
+            blank = not data.strip(BLANKS)
+            place += len(data)
     return place
 
 

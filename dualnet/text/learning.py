@@ -51,6 +51,8 @@ def train_tokenizer(
     import tokenizers
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
+    if isinstance(texts, str):
+        raise ArgumentError("texts", "must be a sequence of strings. Received: one string.")
     special = [special] if isinstance(special, str) else list(special)
     if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
         required = f"different strings of one line, not empty, and none of them {EOS}"

@@ -13,7 +13,8 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_count
 from dualnet._files import write_whole
-from dualnet.text.plain_text import END, ENDS, EOS, UNK, blocks, check_text, words_of
+from dualnet.text.files import blocks
+from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text, words_of
 from dualnet.text.tokenizer import Tokenizer
 
 

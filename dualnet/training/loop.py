@@ -31,8 +31,7 @@ from dualnet.requests import ReadingCorpus
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights
 from dualnet.runs.model_cards import README, model_card
-from dualnet.text import UNK, Vocabulary
-from dualnet.text.plain_text import tokenisation_warning
+from dualnet.text import UNK
 from dualnet.training import start as starting
 from dualnet.training.callbacks import Callbacks
 from dualnet.training.interrupts import Interrupts, Stopped
@@ -43,7 +42,7 @@ from dualnet.training.start import PAIRS_OF_ONES_OWN, Start
 
 History = list[dict[str, Any]]
 ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
-WARNING_TOKENS = 100_000  # read at once; those of each split show whether a text is tokenised
+WARNING_TOKENS = 100_000  # read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,14 +262,10 @@ def _say_which_card(name: StrPath, pairs: str) -> None:
 
 
 def _tell_of_text(corpus: Corpus | PairCorpus) -> None:
-    """Print how a text is read by default, and what its tokeniser does not suit."""
+    """Print how a text is read by default, and whether `<unk>` is new to held-out text."""
     if not isinstance(corpus, Corpus):
         return
-    warning, words = "", corpus.vocabulary.words
-    for split in SPLITS if isinstance(corpus.vocabulary, Vocabulary) else ():
-        begin = [words[i] for i in corpus.split(split)[:WARNING_TOKENS].tolist()]
-        warning = warning or tokenisation_warning(begin, what=f"{split!r} of {corpus.source!r}")
-    for line in filter(None, [corpus.note, warning, _unseen(corpus)]):
+    for line in filter(None, [corpus.note, _unseen(corpus)]):
         print(line, file=sys.stderr, flush=True)
 
 
