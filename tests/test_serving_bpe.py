@@ -204,12 +204,12 @@ def test_an_exported_shipped_model_scores_and_continues_text_without_dualnet(tmp
     ("tokenizer", "reason"),
     [
         (lambda: train_tokenizer([TEXT], "unigram", size=60), "is 'unigram', and not byte-level."),
-        (lambda: edited(trained(), model={"dropout": 0.1}), "drops merges at random."),
-        (lambda: edited(trained(), model={"ignore_merges": True}), "looks words up before it"),
+        (lambda: edited(trained(), model={"dropout": 0.1}), "has 'dropout'."),
+        (lambda: edited(trained(), model={"ignore_merges": True}), "has 'ignore_merges'."),
         (lambda: edited(trained(), decoder={"type": "Fuse"}), "has a decoder that is not `Byte"),
         (
             lambda: edited(trained(), added=[{"content": "<b>", "lstrip": True}]),
-            "has the unit '<b>' with 'lstrip'.",
+            "has the token '<b>'.",
         ),
         (
             lambda: edited(
@@ -222,7 +222,7 @@ def test_an_exported_shipped_model_scores_and_continues_text_without_dualnet(tmp
                     ],
                 },
             ),
-            "divides text by 'Digits' before `ByteLevel`.",
+            "has the step 'Digits'.",
         ),
     ],
 )

@@ -14,13 +14,9 @@ from dualnet.text.vocabulary import Vocabulary
 LETTER, NUMBER, SPACE, OTHER = range(4)
 PATTERNS = {LETTER: r"\p{L}", NUMBER: r"\p{N}", SPACE: r"\s"}
 PRIVATE = "\U000f0000"  # from here on, characters are free for programs to use
-FLAGS = ("single_word", "lstrip", "rstrip")  # of an added unit: what it needs or takes around it
-CHANGES = {  # keys of the model that make it more than merges of bytes
-    "dropout": "drops merges at random",
-    "ignore_merges": "looks words up before it merges",
-    "continuing_subword_prefix": "marks what continues a word",
-    "end_of_word_suffix": "marks the end of a word",
-}
+FLAGS = ("single_word", "lstrip", "rstrip")  # of an added token: what it needs or takes around it
+# Keys of the model that make it more than merges of bytes.
+CHANGES = ("dropout", "ignore_merges", "continuing_subword_prefix", "end_of_word_suffix")
 
 
 @dataclass(frozen=True)
@@ -77,18 +73,15 @@ def why_no_parts(tokenizer: Tokenizer) -> str:
     if not isinstance(tokenizer, LibraryTokenizer) or not tokenizer._byte_level:
         return f"is {tokenizer.kind!r}, and not byte-level"
     data = tokenizer._data
-    if len(steps := _steps(data["pre_tokenizer"])) > 1:
-        return f"divides text by {steps[0]['type']!r} before `ByteLevel`"
-    if changes := [text for key, text in CHANGES.items() if data["model"].get(key)]:
-        return changes[0]
+    unlike = [f"the step {step['type']!r}" for step in _steps(data["pre_tokenizer"])[:-1]]
+    unlike += [f"{key!r}" for key in CHANGES if data["model"].get(key)]
     if (data["decoder"] or {}).get("type") != "ByteLevel":
-        return "has a decoder that is not `ByteLevel`"
+        unlike.append("a decoder that is not `ByteLevel`")
     for token in tokenizer._added.values():
-        if flag := next((name for name in FLAGS if token[name] and not token["special"]), None):
-            return f"has the unit {token['content']!r} with {flag!r}"
-        if any(c == "\0" or c >= PRIVATE for c in token["content"]):
-            return f"has the unit {token['content']!r}, with a character of private use"
-    return ""
+        flags = [name for name in FLAGS if token[name] and not token["special"]]
+        if flags or any(c == "\0" or c >= PRIVATE for c in token["content"]):
+            unlike.append(f"the token {token['content']!r}")
+    return f"has {', '.join(unlike)}" if unlike else ""
 
 
 @functools.cache

@@ -11,7 +11,6 @@ from dualnet.text.plain_text import END, EOS, UNK, check_text
 
 KINDS = ("bpe", "unigram", "word-piece")  # that `train_tokenizer` makes of a given size
 LONGEST_WORD = 100  # characters that the library's word-piece reads at once
-MOST_UNITS = 10**6  # for which the library reserves memory
 
 
 def train_tokenizer(
@@ -34,7 +33,7 @@ def train_tokenizer(
     Args:
         texts: Strings, read once. With `documents="line"`, no unit spans a newline.
         kind: "bpe", "unigram", "word-piece" or "characters".
-        size: int, at most a million. Number of units, `<eos>` included; at least 257 for "bpe".
+        size: int. Number of units, `<eos>` included; at least 257 for "bpe".
             Fewer are learnt if the texts have too few words. None for "characters": all.
         documents: See `LibraryTokenizer`.
         lowercase: bool. Whether text is lower-cased first, here and later.
@@ -55,8 +54,8 @@ def train_tokenizer(
         raise ArgumentError("texts", "must be a sequence of strings. Received: one string.")
     special = [special] if isinstance(special, str) else list(special)
     if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
-        required = f"different strings of one line, not empty, and none of them {EOS}"
-        raise ArgumentError("special", f"must be {required}. Received: special={special!r}.")
+        required = f"must be different strings of one line, not empty, and none of them {EOS}."
+        raise ArgumentError("special", required, special=special)
     learnt = check_size(kind, size, special=len(special))
     ends = [END, "\n"] if documents == "line" else [END]
     split = re.compile("|".join(map(re.escape, [*ends, *special]))).split
@@ -92,7 +91,7 @@ def train_tokenizer(
     def pieces() -> Iterator[str]:
         for text in texts:
             # In a corpus, the ends of documents are marked by half of a surrogate pair.
-            check_text("texts", text.replace(END, "\n") if isinstance(text, str) else text)
+            check_text("texts", text.replace(END, "\n"))
             text = text.lower() if lowercase else text
             if kind == "word-piece":
                 counts.update(text)
@@ -116,11 +115,9 @@ def _commonest(units: Mapping[str, int], counts: Counter[str], size: int) -> dic
 
 
 def check_size(kind: str, size: int | None, *, special: int = 0) -> int:
-    """Return the number of units to learn, without the `special` ones; 0 for characters."""
-    if check_choice("kind", kind, (*KINDS, "characters")) == "characters":
-        if size is None:
-            return 0
-        raise ArgumentError("size", f"must be None for characters: all. Received: size={size!r}.")
-    if check_count("size", size, least=(257 if kind == "bpe" else 3) + special) > MOST_UNITS:
-        raise ArgumentError("size", f"must be at most {MOST_UNITS:,}. Received: size={size}.")
-    return int(size or 0) - special
+    """Return the number of tokens to learn, without the `special` ones; 0 for characters: all."""
+    if check_choice("kind", kind, (*KINDS, "characters")) != "characters":
+        return check_count("size", size, least=(257 if kind == "bpe" else 3) + special) - special
+    if size is not None:
+        raise ArgumentError("size", "must be None for characters: all.", size=size)
+    return 0

@@ -12,22 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
-from dualnet._contexts import hidden_stderr
 from dualnet._files import write_whole
-from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text
+from dualnet.text.plain_text import END, ENDS, EOS, UNK
 from dualnet.text.tokenizer import Tokenizer
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
+READABLE = "The text must be one that the tokeniser can read"
 LOWERCASE = {"type": "Lowercase"}  # the step of a `tokenizer.json` that lower-cases the text
-# What `loses` tries: characters of all scripts and kinds, and some that belong together.
-_CODES = (range(0x300), range(0x2000, 0x2070), range(0x1F600, 0x1F610), range(0x300, 0x30000, 97))
-PROBES = [chr(code) for codes in _CODES for code in codes if not 0xD800 <= code <= 0xDFFF]
-PROBES += ["e\u0301", "\u1112\u1161\u11ab", "\uff21\ufb01\ufeff", "\U0001f469\u200d\U0001f469"]
 BYTE_EOS = 256  # the id of `<eos>` among the bytes
 MARK = 0xFF  # no byte of UTF-8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LibraryTokenizer(Tokenizer):
     """A tokeniser of Hugging Face's library `tokenizers`, with `<eos>` between documents.
 
@@ -58,7 +54,6 @@ class LibraryTokenizer(Tokenizer):
     file_name: ClassVar[str] = "tokenizer.json"
 
     def __post_init__(self) -> None:
-        check_text("json", self.json)
         super().__post_init__()
         tokenizer = parsed(self.json)
         has_end = any(tokenizer.token_to_id(name) is not None for name in END_NAMES)
@@ -70,23 +65,16 @@ class LibraryTokenizer(Tokenizer):
             tokenizer.no_truncation()  # `json` is what is in use
             tokenizer.no_padding()
             object.__setattr__(self, "json", tokenizer.to_str())
-        ids = sorted(tokenizer.get_vocab().values())
-        if tokenizer.get_vocab_size() != len(ids) or ids != [*range(len(ids))]:
-            required = "must give each unit an id of its own, from 0 on without gaps."
-            last = f"the last of which is {ids[-1] if ids else None}"
-            counts = f"{tokenizer.get_vocab_size()} units, {len({*ids})} different ids"
-            way_out = " Rename or renumber the units of the file."
-            raise ArgumentError("tokenizer", f"{required} Received: {counts}, {last}.", way_out)
+        size, ids = tokenizer.get_vocab_size(), sorted(tokenizer.get_vocab().values())
+        if ids != [*range(size)]:
+            required = "must give each token an id of its own, from 0 on without gaps."
+            received = f"Received: {size} tokens, {len({*ids})} different ids up to {max(ids)}."
+            raise ArgumentError("tokenizer", f"{required} {received}")
         for token in self._added.values() if self._byte_level else ():
             text = token["content"]
             if text in self._data["model"]["vocab"] and _bytes_of(text) != text.encode():
-                required = "units must not be spelt as a unit of bytes is."
-                received = f"Received: {text!r}, which is also the unit of {_bytes_of(text)!r}."
-                way_out = "Leave it out, or change its spelling."
-                raise ArgumentError("special", f"{required} {received} {way_out}")
-
-    def __repr__(self) -> str:
-        return f"LibraryTokenizer({self.kind}, {len(self)} units, sha256={self.sha256[:12]}…)"
+                message = f"tokens must not be spelt as a byte is. Received: {text!r}, which is "
+                raise ArgumentError("special", f"{message}also {_bytes_of(text)!r}. Leave it out.")
 
     def __eq__(self, other: object) -> bool:
         facts = operator.attrgetter("sha256", "documents", "lowercase")
@@ -108,14 +96,15 @@ class LibraryTokenizer(Tokenizer):
     @property
     def kind(self) -> str:
         """ "bpe", "unigram", "word-piece", "characters", or the library's name of the model."""
-        model = self._data["model"].get("type", "BPE")
-        steps = [(s["type"], s.get("pattern")) for s in _steps(self._data["pre_tokenizer"])]
-        if model == "WordLevel" and steps == [("Split", {"Regex": r"[\s\S]"})]:
+        model = self._data["model"]["type"]
+        single = {"Regex": r"[\s\S]"}, "Isolated"
+        steps = [(s.get("pattern"), s.get("behavior")) for s in _steps(self._data["pre_tokenizer"])]
+        if model == "WordLevel" and steps == [single]:
             return "characters"
         return {"BPE": "bpe", "Unigram": "unigram", "WordPiece": "word-piece"}.get(model, model)
 
     @functools.cached_property
-    def _units(self) -> list[str]:
+    def _tokens(self) -> list[str]:
         """The units in the library's own spelling."""
         vocabulary = self._library.get_vocab(with_added_tokens=True)
         return sorted(vocabulary, key=vocabulary.__getitem__)
@@ -126,7 +115,7 @@ class LibraryTokenizer(Tokenizer):
         if self._writes_bytes:
             shown = [unit.decode(errors="backslashreplace") for unit in self._spelt]
         else:
-            shown = list(self._units)
+            shown = list(self._tokens)
         for i, name in ((self.eos_id, EOS), (self.unk_id, UNK)):
             if i is not None:
                 shown[i] = name
@@ -139,7 +128,7 @@ class LibraryTokenizer(Tokenizer):
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     @functools.cached_property
-    def eos_id(self) -> int | None:
+    def eos_id(self) -> int:
         ids = (self._library.token_to_id(name) for name in END_NAMES)
         return next(i for i in ids if i is not None)
 
@@ -154,12 +143,9 @@ class LibraryTokenizer(Tokenizer):
     @functools.cached_property
     def _writes_bytes(self) -> bool:
         """Whether each unit is a string of bytes, written in the characters of `alphabet`."""
-        data = self._data
-        return (
-            data["model"].get("type", "BPE") == "BPE"
-            and any(step["type"] == "ByteLevel" for step in _steps(data["pre_tokenizer"]))
-            and not alphabet().keys() - data["model"]["vocab"].keys()
-        )
+        steps = _steps(self._data["pre_tokenizer"])
+        is_marked = self.kind == "bpe" and any(step["type"] == "ByteLevel" for step in steps)
+        return is_marked and alphabet().keys() <= self._data["model"]["vocab"].keys()
 
     @functools.cached_property
     def _byte_level(self) -> bool:
@@ -177,48 +163,22 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def loses(self) -> str:
-        if self.lowercase or self._data["normalizer"] == LOWERCASE:
+        """What the ids of a text do not tell; "" for files of a kind that spells every text."""
+        model, normalizer = self._data["model"], self._data["normalizer"]
+        if self.lowercase or normalizer == LOWERCASE:
             return "the text is lower-cased"
-        if self._data["normalizer"] is not None:
+        if normalizer is not None:
             return "the tokeniser changes the text before it reads it"
-        if not self._byte_level and self.kind != "characters":
-            return f"the units of this {self.kind} tokeniser do not spell the text byte by byte"
-        lost = next((text for text in self._probes() if self._spells(text) is False), None)
-        return "" if lost is None else f"a text such as {lost!r} is not decoded unchanged"
-
-    def _probes(self) -> Iterator[str]:
-        """Yield texts with all kinds of characters, and with what the file treats apart."""
-        characters = [*PROBES, *(unit for unit in self._units if len(unit) == 1)]
-        yield from characters
-        known = [character for character in characters if self._spells(character)]
-        yield from ("".join(known), " ".join(known), "".join(reversed(known)))
-        around = ["", *known[:2], *known[-2:], *filter(str.isspace, known)]
-        for unit in {*(token["content"] for token in self._added.values()), *END_NAMES}:
-            yield from (f"{text}{text}{unit}{text}{unit}" for text in around)
-
-    def _spells(self, text: str) -> bool | None:
-        """Return True if the ids of `text` spell it; None if some of it is unknown."""
-        try:
-            with self._reading():
-                ids = self._library.encode(text, add_special_tokens=False).ids
-        except ValueError:  # no unit for it, and no `<unk>`
-            return None
-        added = None if self.unk_id is None else self._added.get(self.unk_id)
-        if self.unk_id in ids and not (added and not added["special"]):
-            return None
-        return self.eos_id not in ids and b"".join(self._spelt[i] for i in ids) == text.encode()
-
-    @functools.cached_property
-    def _may_panic(self) -> bool:
-        """Whether an expression is searched for, which gives up where that would take for ever."""
-        return '"Regex"' in self.json
-
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Raise what the library raises about a text as a `ValueError`."""
-        hiding = hidden_stderr(_no_panic) if self._may_panic else contextlib.nullcontext()
-        with library_errors("The text must be one that the tokeniser can read"), hiding:
-            yield
+        marks = model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+        spells = self.kind == "characters" or (self._byte_level and not marks)
+        end_is_special = self._added.get(self.eos_id, {}).get("special", False)
+        strips = any(
+            (token["lstrip"] or token["rstrip"]) and not token["special"]  # one is read as text
+            for token in self._added.values()
+        )
+        if spells and end_is_special and not strips:
+            return ""
+        return f"the tokens of this {self.kind} tokeniser need not spell the text byte by byte"
 
     @functools.cached_property
     def _added(self) -> dict[int, dict[str, Any]]:
@@ -229,25 +189,21 @@ class LibraryTokenizer(Tokenizer):
     def _spelt(self) -> list[bytes]:
         return [
             _bytes_of(unit) if self._writes_bytes and i not in self._added else unit.encode()
-            for i, unit in enumerate(self._units)
+            for i, unit in enumerate(self._tokens)
         ]
 
     def encode_marked(self, text: str) -> np.ndarray:
         documents = text.split(END)
-        ended = len(documents) - 1
-        with self._reading():
+        is_ended = not documents[-1]
+        with library_errors(READABLE):
             encodings = self._library.encode_batch_fast(
-                documents[: -1 if not documents[-1] else None], add_special_tokens=False
+                documents[:-1] if is_ended else documents, add_special_tokens=False
             )
-        ids: list[int] = []
-        for i, encoding in enumerate(encodings):
-            ids += encoding.ids
-            if i < ended:
-                ids.append(self.require_eos())
-        return np.array(ids, "int32")
+        ids = [i for encoding in encodings for i in (*encoding.ids, self.eos_id)]
+        return np.array(ids if is_ended else ids[:-1], "int32")
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        with self._reading():
+        with library_errors(READABLE):
             encoding = self._library.encode(text, add_special_tokens=False)
         return ((unit, *span) for unit, span in zip(encoding.ids, encoding.offsets))
 
@@ -268,25 +224,21 @@ class LibraryTokenizer(Tokenizer):
 
 
 def parsed(text: str) -> Any:
+    """Return the library's tokeniser of a `tokenizer.json`."""
     import tokenizers
 
-    with library_errors("The file must be a tokenizer.json"), hidden_stderr(_no_panic):
+    with library_errors("The file must be a tokenizer.json"):
         return tokenizers.Tokenizer.from_str(text)
-
-
-def _no_panic(error: BaseException | None) -> bool:
-    """Return False for a panic, which Rust describes on standard error."""
-    return error is None or isinstance(error, Exception)
 
 
 @contextlib.contextmanager
 def library_errors(requirement: str) -> Iterator[None]:
-    """Raise what the library raises, an `Exception` or a panic, as a `ValueError`."""
+    """Raise what a library raises, often a bare `Exception`, as a `ValueError`."""
     try:
         yield
-    except (ValueError, OSError, MemoryError, KeyboardInterrupt, SystemExit):
+    except (ValueError, OSError, MemoryError):
         raise
-    except BaseException as error:  # a panic is no Exception
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{requirement}. Received: {reason}.") from None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualnet._checks import ArgumentError, StrPath, check_choice
-from dualnet._files import TooLargeError, read_bounded
+from dualnet._files import read_bounded
 from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, byte_units, parsed
 from dualnet.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from dualnet.text.tokenizer import Tokenizer
@@ -57,14 +57,11 @@ def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = 
             return SentencePieceTokenizer(base64.b64encode(data).decode(), documents, lowercase)
         text = data.decode("utf-8-sig")
         parsed(text)
-    except (OSError, TooLargeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        message = f"must be a file that can be read. Received: {os.fspath(path)!r}: {reason}"
+    except OSError as error:
+        message = f"must be a file that can be read. Received: {os.fspath(path)!r}: {error}"
         raise ArgumentError("tokenizer", message) from None
     except ValueError as error:
-        reason = str(error).rpartition("Received: ")[2].rstrip(".")
-        received = f"Received: {os.fspath(path)!r}, which is none ({reason})."
-        message = f"must be the file {FORMATS[suffix]}. {received}"
+        message = f"must be the file {FORMATS[suffix]}. Received: {os.fspath(path)!r}: {error}"
         raise ArgumentError("tokenizer", message) from None
     model = json.loads(text)["model"]
     if model.get("vocab") == byte_units() and not model.get("merges") and not lowercase:

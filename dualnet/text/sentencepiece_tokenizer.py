@@ -11,12 +11,12 @@ import numpy as np
 
 from dualnet._checks import StrPath, extra
 from dualnet._files import write_whole
-from dualnet.text.library_tokenizer import END_NAMES, library_errors
+from dualnet.text.library_tokenizer import END_NAMES, READABLE, library_errors
 from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text
 from dualnet.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model, BPE or unigram, with `<eos>` between documents.
 
@@ -58,9 +58,6 @@ class SentencePieceTokenizer(Tokenizer):
         check_text("base64", self.base64)
         super().__post_init__()
         _ = self._library  # the file is checked
-
-    def __repr__(self) -> str:
-        return f"SentencePieceTokenizer({len(self)} units, sha256={self.sha256[:12]}…)"
 
     @functools.cached_property
     def _model(self) -> bytes:
@@ -114,13 +111,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_marked(self, text: str) -> np.ndarray:
         eos = np.array([self.eos_id], "int32")
-        with library_errors("The text must be one that the tokeniser can read"):
+        with library_errors(READABLE):
             arrays = self._library.encode(text.split(END), return_type="numpy")
         ended = [part for ids in arrays[:-1] for part in (ids, eos)]
         return np.concatenate([*ended, arrays[-1]])
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        with library_errors("The text must be one that the tokeniser can read"):
+        with library_errors(READABLE):
             encoding = self._library.encode(text, return_type="offset_mapping")
         return ((unit, *span) for unit, span in zip(encoding["ids"], encoding["offsets"]))
 

@@ -5,14 +5,13 @@ import codecs
 import dataclasses
 import functools
 import operator
-import reprlib
 import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_flag
+from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet.text.plain_text import DOCUMENTS, ENDS, EOS, UNK, check_text, documents_of, marked
 
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
@@ -58,7 +57,9 @@ class Tokenizer(abc.ABC):
 
     def __post_init__(self) -> None:
         check_choice("documents", self.documents, DOCUMENTS)
-        check_flag("lowercase", self.lowercase)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind}, {len(self)} tokens, sha256={self.sha256[:12]}…)"
 
     def __len__(self) -> int:
         return len(self.words)
@@ -192,8 +193,7 @@ class Tokenizer(abc.ABC):
         """Return the id of the unit that is shown as `word`, or of `<unk>`, if there is one."""
         i = self._ids.get(word, self.unk_id)
         if i is None:
-            required = f"must be a unit of the tokeniser, which has no {UNK}."
-            raise ArgumentError("word", required, word=word)
+            raise ArgumentError("word", f"must be a token, since there is no {UNK}.", word=word)
         return i
 
     def word(self, id: int) -> str:
@@ -211,14 +211,10 @@ class Tokenizer(abc.ABC):
         return documents
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
-        try:
-            checked = [operator.index(i) for i in ids]
-        except TypeError:
-            required = "must be a sequence of integers."
-            raise ArgumentError("ids", f"{required} Received: {reprlib.repr(ids)}.") from None
+        checked = [operator.index(i) for i in ids]
         if checked and not 0 <= min(checked) <= max(checked) < len(self):
-            wrong = next(i for i in checked if not 0 <= i < len(self))
-            raise ArgumentError("id", f"must be from 0 to {len(self) - 1}. Received: id={wrong!r}.")
+            received = f"Received: {min(checked)} to {max(checked)}."
+            raise ArgumentError("ids", f"must be from 0 to {len(self) - 1}. {received}")
         return checked
 
     def require_eos(self, argument: str = "text", required: str = NO_EOS, way_out: str = "") -> int:

@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_count
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import write_whole
 from dualnet.text.files import blocks
 from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text, words_of
 from dualnet.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Vocabulary(Tokenizer):
     """An immutable list of words; the id of a word is its index.
 
@@ -50,23 +50,13 @@ class Vocabulary(Tokenizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        several = isinstance(self.words, Iterable) and not isinstance(self.words, str)
-        words = tuple(self.words) if several else ()
-        if not words:
-            required = "must be a sequence of at least one word."
-            raise ArgumentError("words", required, words=self.words)
-        ids: dict[str, int] = {}
-        for i, word in enumerate(words):
-            if check_text("words", word).split() != [word]:
-                required = "must be strings without white space."
-                raise ArgumentError("words", f"{required} Received: words[{i}]={word!r}.")
-            if ids.setdefault(word, i) != i:
-                message = f"must all be different. Received: {word!r} at {ids[word]} and at {i}."
-                raise ArgumentError("words", message)
+        words = () if isinstance(self.words, str) else tuple(self.words)
         object.__setattr__(self, "words", words)
-
-    def __repr__(self) -> str:
-        return f"Vocabulary({len(self)} words, sha256={self.sha256[:12]}…)"
+        spaced = [word for word in words if check_text("words", word).split() != [word]]
+        repeated = [word for word, count in Counter(words).items() if count > 1]
+        if not words or spaced or repeated:
+            required = "must be different words without white space, at least one."
+            raise ArgumentError("words", f"{required} Received: {(spaced or repeated)[:3]}.")
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -133,9 +123,6 @@ class Vocabulary(Tokenizer):
                 included; the rarest are cut.
             min_count: int. Rarer words are cut, but never `<eos>`.
         """
-        check_count("min_count", min_count, least=0)
-        if size is not None:
-            check_count("size", size, least=2)
         special = {EOS, UNK}
         ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance
         kept = [w for w in ordered if w not in special and counts[w] >= min_count]
