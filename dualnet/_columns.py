@@ -1,6 +1,5 @@
 """Texts as users hold them, in lists and in columns of tables; long tables of results."""
 
-import reprlib
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -53,13 +52,11 @@ def texts_of(
         raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
     if isinstance(value, str):
         return Texts([value], None, is_one=True)
-    is_one = isinstance(value, bytes) or getattr(value, "shape", None) == ()
-    texts = [*value] if isinstance(value, Iterable) and not is_one else [value]
+    texts = [*value]
     for row, text in enumerate(texts, 1):
         if not isinstance(text, str):
-            message = "must be a string or a sequence of strings. Received: "
-            where = f"{reprlib.repr(text)} of type {type(text).__name__} as text {row}."
-            raise ArgumentError(name, message + where)
+            received = f"Received: {text!r} of type {type(text).__name__} as text {row}."
+            raise ArgumentError(name, f"must be a string or a sequence of strings. {received}")
     return Texts([*map(str, texts)], labels_of(value), is_one=False)
 
 

@@ -58,14 +58,8 @@ def test_of_a_table_the_named_column_is_read_and_none_is_guessed(model, name, ta
         ASK[name](model, columns, column="sentences")
     with pytest.raises(dualnet.ArgumentError, match="as text 1"):
         ASK[name](model, columns, column="item")
-    numbered = table({0: [1, 2, 3], 1: TEXTS})
-    assert ASK[name](model, numbered, column=1) == ASK[name](model, TEXTS)
-    with pytest.raises(dualnet.ArgumentError, match=r"one of \[0, 1\]\. Received: column='1'\.$"):
-        ASK[name](model, numbered, column="1")
     with pytest.raises(dualnet.ArgumentError, match="must name one column of texts"):
         ASK[name](model, table({"sentence": table({"r1": "a", "r2": "b"})}), column="sentence")
-    with pytest.raises(dualnet.ArgumentError, match="of type ndarray as text 1"):
-        ASK[name](model, np.array("abc"))
     with pytest.raises(dualnet.ArgumentError, match="`column` is for a table"):
         ASK[name](model, TEXTS, column="sentence")
 

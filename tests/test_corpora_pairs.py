@@ -88,12 +88,12 @@ def test_lowercase_is_for_the_ids_alone(tmp_path):
     corpus = load(write(tmp_path), lowercase=True)
     assert "hund" in corpus.target_vocabulary and "Hund" not in corpus.target_vocabulary
     assert corpus.train.target_lines[0] == "ein Hund" and corpus.lowercase
-    with pytest.raises(ValueError, match="`lowercase` must be False with an existing tokeniser"):
+    with pytest.raises(ValueError, match="`tokenizer` must lower-case both sides"):
         load(tmp_path, tokenizer=Vocabulary(("<eos>", "<unk>")), lowercase=True)
     again = load(tmp_path, tokenizer=(corpus.source_vocabulary, corpus.target_vocabulary))
     assert again.lowercase and np.array_equal(again.test.target_ids, corpus.test.target_ids)
     cased = load(tmp_path).vocabulary
-    with pytest.raises(ValueError, match="`tokenizer` must both lower-case text, or neither"):
+    with pytest.raises(ValueError, match="`tokenizer` must lower-case both sides"):
         load(tmp_path, tokenizer=(corpus.source_vocabulary, cased))
 
 
@@ -143,9 +143,7 @@ def test_a_single_table_is_divided(tmp_path):
     with pytest.raises(ValueError, match=r"at least 20 lines .* with 5\. Give a folder"):
         load(path)
     path.write_text("id\tde\ten\n" + "7\tHund\tdog\n" * 20)
-    with pytest.raises(
-        ValueError, match=r"first line has id, de, en\. Received: 'end'\. Did you m"
-    ):
+    with pytest.raises(ValueError, match=r"has id, de, en, and not 'end'\. Did you mean 'en'"):
         load(path, source="end")
 
 
@@ -153,34 +151,20 @@ def test_one_split_can_be_read_alone_and_is_all_of_a_table(tmp_path):
     expected = load(write(tmp_path / "all")).test
     with pytest.raises(ValueError, match="`tokenizer` must be one that exists, where the split"):
         load(tmp_path / "all", splits=["test"])
-    with pytest.raises(ValueError, match=r"`splits` must name at least one of \['train'"):
-        load(tmp_path / "all", splits=[])
-    settings = {"source": "en", "target": "de", "tokenizer": ByteTokenizer()}
     write(tmp_path / "one", ("test",), texts=({"test": EN["test"]}, {"test": DE["test"]}))
-    (tmp_path / "table.tsv").write_text("leer\t\nder Vogel\tthe bird\n")
-    for path, of_path in (("one", {}), ("table.tsv", {"source": "de", "target": "en"})):
-        corpus = corpora.load_pairs(tmp_path / path, splits=["test"], **settings | of_path)
-        sides = corpus.test.source_lines, corpus.test.target_lines
-        assert {*sides} == {expected.source_lines, expected.target_lines}
+    (tmp_path / "table.tsv").write_text("\tleer\nthe bird\tder Vogel\n")
+    for name in ("one", "table.tsv"):
+        corpus = load(tmp_path / name, splits=["test"], tokenizer=ByteTokenizer())
+        assert corpus.test.source_lines == expected.source_lines
+        assert corpus.test.target_lines == expected.target_lines
         assert len(corpus.train) == len(corpus.valid) == 0
-    with pytest.raises(FileNotFoundError, match="must have the split 'valid'.* lacks valid.en and"):
+    with pytest.raises(ValueError, match="`split` must be one that holds pairs.*'train'"):
+        corpus.batches("train")
+    with pytest.raises(FileNotFoundError, match="must have the split 'valid', which is valid.en"):
         load(tmp_path / "one", splits=["valid"], tokenizer=ByteTokenizer())
     files = {"test": ("one/test.en", "one/test.de")}
     corpus = load(tmp_path, splits=["test"], files=files, tokenizer=ByteTokenizer())
     assert corpus.test.source_lines == expected.source_lines and [*corpus.files] == ["test"]
-    with pytest.raises(ValueError, match="`split` must be one that holds pairs.*'train'"):
-        corpus.batches("train")
-    (tmp_path / "long.tsv").write_text("a\tb\n" * 40)
-    settings = {"tokenizer": ByteTokenizer(), "source": "x", "target": "y"}
-    corpus = corpora.load_pairs(tmp_path / "long.tsv", splits=["test", "valid"], **settings)
-    assert [*map(len, (corpus.train, corpus.valid, corpus.test))] == [0, 2, 2]
-    corpus = corpora.load_pairs(tmp_path / "long.tsv", splits=["test", "test"], **settings)
-    assert len(corpus.test) == 40
-    (tmp_path / "one" / "train.tsv").write_text("a\tb\n")
-    with pytest.raises(
-        FileNotFoundError, match=r"the split 'valid'.* lacks valid\.tsv, or val\.tsv"
-    ):
-        load(tmp_path / "one", source="fr", target="it")
 
 
 def test_tables_archives_and_names_that_cannot_be_read_are_named(tmp_path):
@@ -194,19 +178,14 @@ def test_tables_archives_and_names_that_cannot_be_read_are_named(tmp_path):
         load(tmp_path)
     assert load(tmp_path, source="lc.en").train.source_lines[0] == "a dog"
     (tmp_path / "train.fr.gz").write_bytes(gzip.compress(b"une souris")[:-3])
-    (tmp_path / "val.fr").write_text("a\n")
-    (tmp_path / "test_2016.fr").write_text("a\n")
-    with pytest.raises(ValueError, match=r"compressed by gzip must be intact.*train\.fr\.gz"):
-        load(tmp_path, source="lc.en", target="fr")
-    (tmp_path / "mac").mkdir()
-    write(tmp_path / "mac")
-    (tmp_path / "mac" / "train.de").write_text("ein Hund\rnichts\r")
-    with pytest.raises(ValueError, match=r"train\.de', whose lines end in CR alone"):
-        load(tmp_path / "mac")
-    (tmp_path / "mac" / "train.de").unlink()
-    (tmp_path / "mac" / "train.de.gz").write_bytes(gzip.compress(b"ein Hund\rnichts\r"))
-    with pytest.raises(ValueError, match=r"train\.de\.gz', whose lines end in CR alone"):
-        load(tmp_path / "mac")
+    (tmp_path / "train.it.gz").write_bytes(gzip.compress(b"un cane\rniente\r"))
+    for target, message in (
+        ("fr", r"compressed by gzip must be intact.*train\.fr\.gz"),
+        ("it", r"train\.it\.gz', whose lines end in CR alone"),
+    ):
+        settings = {"splits": ["train"], "source": "lc.en", "target": target}
+        with pytest.raises(ValueError, match=message):
+            load(tmp_path, **settings)
 
 
 def test_headlines_are_found_by_their_names_or_given_as_files(tmp_path):
@@ -214,7 +193,7 @@ def test_headlines_are_found_by_their_names_or_given_as_files(tmp_path):
     write(tmp_path, stems=("train", "valid", "test"), names=names)
     (tmp_path / "test.article.txt").rename(tmp_path / "input.txt")
     settings = {"source": "article.txt", "target": "title.txt"}
-    with pytest.raises(FileNotFoundError, match="'test'.* lacks test.article.txt and test.title"):
+    with pytest.raises(FileNotFoundError, match="'test', which is test.article.txt and test.title"):
         load(tmp_path, **settings)
     files = {split: tuple(f"{split}.{name}" for name in names) for split in corpora.SPLITS}
     files["test"] = (tmp_path / "input.txt", "test.title.txt")
@@ -237,19 +216,17 @@ def test_the_hash_is_that_of_the_lines(tmp_path):
 @pytest.mark.parametrize(
     ("name", "data", "settings", "message"),
     [
-        ("val.de", b"a\nb\n", {}, r"same number of lines.*val.de' with 2 .*val.en'.* line 1\.$"),
+        ("val.de", b"a\nb\n", {}, r"same number of lines.*1 of .*val.en' and 2 of .*val.de'\.$"),
         ("val.de", b"", {}, "must not be empty.*val.de"),
         ("val.de", b"ab\xff", {}, "UTF-8.*val.de' with byte 0xff at offset 2"),
-        ("val.de", b"ab <eos>\n", {}, "must not contain <eos>.*'ab <eos>' in .*val.de"),
-        ("val.de", None, {}, "the split 'valid'.*lacks valid.en and valid.de, or val.en and"),
-        ("", b"", {"target": "fr"}, "`target` must be a language of .*which has de, en. Received"),
+        ("val.de", b"ab <eos>\n", {}, "must not contain <eos>.*'ab <eos>'"),
+        ("val.de", None, {}, "the split 'valid', which is valid.en and valid.de, or val.en and"),
+        ("", b"", {"target": "fr"}, "`source` and `target` name the sides.*train.de, train.en"),
         ("", b"", {"source": "de"}, "`target` must differ from `source`"),
-        ("", b"", {"max_tokens": 0}, "`max_tokens` must be an integer of at least 1"),
         ("", b"", {"tokenizer": "wrods"}, "`tokenizer` must be one of .*Did you mean 'words'"),
-        ("", b"", {"tokenizer": ["words"] * 3}, "`tokenizer` must be one, or two.*3"),
         ("", b"", {"tokenizer": Vocabulary(("a", "<unk>"))}, "must contain <eos>"),
         ("", b"", {"files": {"train": "ab"}}, "`files` must map 'train', 'valid' and 'test'"),
-        ("train.de", b"\n\n\n\n", {}, "Train must have a pair.*4 with an empty side and 0 with"),
+        ("train.de", b"\n\n\n\n", {}, "Train must have a pair.*4 with an empty side, 0 of"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_sentence(tmp_path, name, data, settings, message):
@@ -407,9 +384,3 @@ def test_keras_sees_that_lengths_vary(numbers):
     data = numbers.batches("test", tokens_per_batch=1500, pad_to_multiple_of=2)
     assert np.isfinite(model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]).all()
     assert data.epoch == 2
-
-
-@pytest.mark.parametrize("name", ["tokens_per_batch", "batch_size", "pad_to_multiple_of"])
-def test_bounds_must_be_positive(numbers, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be an integer of at least 1"):
-        numbers.batches("test", **{name: 0})

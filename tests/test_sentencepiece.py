@@ -237,17 +237,6 @@ def test_the_tokens_of_a_recogniser_with_the_same_file_are_the_units(file, tmp_p
     assert tokens.read[1:-1].tolist() == [*range(3, len(pieces))] and not tokens.unknown
 
 
-def test_pairs_are_read_with_a_file_for_each_side(models, tmp_path):
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.en").write_text("the cat\nthe mat\n")
-        (tmp_path / f"{split}.de").write_text("Die Katze\nläuft\n")
-    files = (models / "bpe.model", models / "unigram.model")
-    pairs = corpora.load_pairs(tmp_path, source="en", target="de", tokenizer=files)
-    source, target = (load_tokenizer(file) for file in files)
-    assert (pairs.source_vocabulary, pairs.vocabulary) == (source, target)
-    assert source.encode("the cat").tolist() == pairs.train.source(0).tolist()
-
-
 def test_a_large_text_is_cached_under_the_file(file, tmp_path, monkeypatch):
     from dualnet.corpora import cached_ids
     from dualnet.tuning import search_folder
@@ -274,15 +263,3 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         load_tokenizer(tmp_path / "none.model")
     with pytest.raises(ValueError, match="must spell its text"):
         _ = SentencePieceTokenizer.spelling.func(SentencePieceTokenizer)
-
-
-def test_without_the_package_the_error_names_the_extra(file):
-    code = (
-        "import sys; sys.modules['sentencepiece'] = None\n"
-        "from dualnet.text import load_tokenizer\n"
-        "try: load_tokenizer(sys.argv[1])\n"
-        "except ImportError as error: print(error)"
-    )
-    command = [sys.executable, "-c", code, str(file)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert 'pip install "dualnet[sentencepiece]"' in said

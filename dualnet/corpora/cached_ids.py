@@ -17,7 +17,7 @@ import numpy as np
 from dualnet._files import folder_beside, remove_unfinished, seal, sha256_of, sha256_of_data, unseal
 from dualnet.corpora.encoding import Encoded, Settings, Text, encode, mapped
 from dualnet.corpora.sources import SPLITS, cache_folder
-from dualnet.text import load_tokenizer
+from dualnet.text import Tokenizer, load_tokenizer
 
 LARGE_BYTES = 16 << 20  # the ids of larger texts are on disk
 FORMAT = 6  # increases when the ids of a text change, or the files that hold them
@@ -44,17 +44,17 @@ def cached(text: Text, settings: Settings) -> Encoded:
     vocabulary = settings.vocabulary
     used = None if vocabulary is None else f"{vocabulary.kind} {vocabulary.sha256}"
     key = {"format": FORMAT, "sources": sources, **vars(settings), "vocabulary": used}
+    key |= {"documents": text.documents, "lowercase": text.lowercase}
     folder = cache_folder() / "ids" / sha256_of_data(key)
-    encoded = _open(folder, settings)
+    encoded = _open(folder, text, vocabulary)
     if encoded is None:
         with contextlib.suppress(OSError):  # read-only, or the disk is full
-            encoded = _build(folder, text, settings)
-        encoded = encoded or encode(text, settings)
+            _build(folder, text, settings)
+        encoded = _open(folder, text, vocabulary) or encode(text, settings)
         if _stamps(text) != stamps:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
-            received = f"Received: one of {[str(path) for path in text.paths()]} did."
-            way_out = "Load the corpus again."
-            raise ValueError(f"A text file must not change while it is read. {received} {way_out}")
+            received = f"Received: {text.source!r}, which did. Load the corpus again."
+            raise ValueError(f"A text file must not change while it is read. {received}")
     return encoded
 
 
@@ -74,34 +74,29 @@ def release_pages(tokens: np.ndarray) -> None:
             base.madvise(mmap.MADV_DONTNEED)
 
 
-def _build(folder: Path, text: Text, settings: Settings) -> Encoded | None:
-    """Write the ids to `folder`, one process at a time; return them, or None if that failed."""
+def _build(folder: Path, text: Text, settings: Settings) -> None:
+    """Write the ids to `folder`, one process at a time."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder.parent.with_suffix(".lock")):
-        if encoded := _open(folder, settings):
-            return encoded  # another process was faster
+        if _open(folder, text, settings.vocabulary) is not None:
+            return  # another process was faster
         remove_unfinished(folder.parent)  # of killed processes
         with folder_beside(folder) as temporary:
-            _write(temporary, text, settings)
-        return _open(folder, settings)
+            encoded = encode(text, settings, temporary)
+            words = encoded.vocabulary.file_name
+            encoded.vocabulary.save(temporary / words)
+            seal(temporary, DESCRIPTION, {"vocabulary": words, "text_sha256": encoded.sha256})
 
 
-def _write(folder: Path, text: Text, settings: Settings) -> None:
-    encoded = encode(text, settings, folder)
-    words = encoded["vocabulary"].file_name
-    encoded["vocabulary"].save(folder / words)
-    seal(folder, DESCRIPTION, {"vocabulary": words, "text_sha256": encoded["sha256"]})
-
-
-def _open(folder: Path, settings: Settings) -> Encoded | None:
+def _open(folder: Path, text: Text, vocabulary: Tokenizer | None) -> Encoded | None:
     """Return the ids in `folder`, or None if a checksum is wrong or missing."""
     try:
         description = unseal(folder, DESCRIPTION)
-        words = folder / description["vocabulary"]
-        how = settings.given(["documents", "lowercase"])
-        vocabulary = settings.vocabulary or load_tokenizer(words, **how)
+        vocabulary = vocabulary or load_tokenizer(
+            folder / description["vocabulary"], documents=text.documents, lowercase=text.lowercase
+        )
         splits = {split: mapped(folder / f"{split}.npy") for split in SPLITS}
-        return {**splits, "vocabulary": vocabulary, "sha256": description["text_sha256"]}
+        return Encoded(splits, vocabulary, description["text_sha256"])
     except (OSError, ValueError):
         return None
 

@@ -1,5 +1,6 @@
 """Corpora: text as three streams of ids."""
 
+import dataclasses
 import itertools
 import math
 import os
@@ -17,7 +18,7 @@ from dualnet.corpora.sources import SPLITS
 from dualnet.text import DOCUMENTS, UNK, Tokenizer, Vocabulary, load_tokenizer
 from dualnet.text.files import BLOCK_BYTES, DOCUMENT_BYTES
 from dualnet.text.loading import tokenizer_suffix
-from dualnet.text.plain_text import check_text, words_of
+from dualnet.text.plain_text import words_of
 
 if TYPE_CHECKING:
     from dualnet.corpora.sentence_batches import SentenceBatches
@@ -186,45 +187,48 @@ def load(
     >>> len(corpora.load("python-reference", vocabulary_size=100).vocabulary)
     100
     """
-    reads_any = tokenizer is vocabulary is None
+    is_own = tokenizer is vocabulary is None and name_or_folder not in NAMES
     named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
     sizes = {"vocabulary_size": vocabulary_size, "min_count": min_count}
-    if vocabulary is not None and any(size is not None for size in sizes.values()):
-        required = "fixes the words, so `vocabulary_size` and `min_count` must be None."
-        raise ArgumentError("vocabulary", required, **sizes)
-    for name, size in sizes.items() if named != Vocabulary.kind else ():
-        if size is not None:
-            raise ArgumentError(name, "is for words.", **{name: size}, tokenizer=named)
-    lowercase = lowercase or (vocabulary is not None and vocabulary.lowercase)
-    documents = documents or (vocabulary.documents if vocabulary is not None else "line")
-    text = locate(name_or_folder, path, lowercase, download, documents, fractions)
-    suits = reads_any and name_or_folder not in NAMES and not any(sizes.values())
-    if suits:
+    for name, size in sizes.items():
+        if size is not None and (vocabulary is not None or named != Vocabulary.kind):
+            message = "is for words that are learnt from the text."
+            raise ArgumentError(name, message, **{name: size}, tokenizer=vocabulary or named)
+        is_own = is_own and size is None
+    if vocabulary is not None:
+        lowercase, documents = lowercase or vocabulary.lowercase, vocabulary.documents
+    text = locate(name_or_folder, path, lowercase, download, documents or "line", fractions)
+    if is_own:
         named = suited_tokenizer(text)
-    how: Any = {"documents": documents, "lowercase": lowercase, **sizes}
-    return _read(text, Settings(vocabulary=vocabulary, tokenizer=named, **how), suits=suits)
+    corpus = _read(text, Settings(vocabulary=vocabulary, tokenizer=named, **sizes))
+    return dataclasses.replace(corpus, note=_note(text, corpus.vocabulary)) if is_own else corpus
 
 
 def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
     """Return a corpus of one text file, read with `vocabulary`, all of which is its test split."""
     path = Path(path).expanduser()
-    files: sources.Files = {**dict.fromkeys(SPLITS, ()), "test": (sources.Part(path),)}
-    how: Any = {"documents": vocabulary.documents, "lowercase": vocabulary.lowercase}
-    text = Text(path.stem, str(path.resolve()), files, **how)
-    return _read(text, Settings(vocabulary=vocabulary, tokenizer=vocabulary.kind, **how))
+    files: sources.Files = {"train": (), "valid": (), "test": (sources.Part(path),)}
+    source = str(path.resolve())
+    text = Text(path.stem, source, files, vocabulary.documents, vocabulary.lowercase)
+    return _read(text, Settings(vocabulary=vocabulary, tokenizer=vocabulary.kind))
 
 
-def _read(text: Text, settings: Settings, *, suits: bool = False) -> Corpus:
-    """Return the corpus of a text; if its tokeniser is what `suits` it, with a note."""
-    to_ids = cached_ids.cached if cached_ids.is_large(text) else encode
-    encoded = to_ids(text, settings)
+def _read(text: Text, settings: Settings) -> Corpus:
+    is_large = cached_ids.is_large(text)
+    encoded = cached_ids.cached(text, settings) if is_large else encode(text, settings)
     return Corpus(
         name=text.name,
-        **encoded,
-        **settings.given(["lowercase", "tokenizer", "vocabulary_size", "min_count"]),
+        train=encoded.splits["train"],
+        valid=encoded.splits["valid"],
+        test=encoded.splits["test"],
+        vocabulary=encoded.vocabulary,
+        sha256=encoded.sha256,
+        lowercase=text.lowercase,
         source=text.source,
+        tokenizer=settings.tokenizer,
         fractions=text.fractions,
-        note=_note(text, encoded["vocabulary"]) if suits else "",
+        vocabulary_size=settings.vocabulary_size,
+        min_count=settings.min_count,
     )
 
 
@@ -265,17 +269,16 @@ def choose_tokenizer(
     """Return the name of a corpus's tokeniser, and the tokeniser unless it is to be learnt."""
     if documents is not None:
         check_choice("documents", documents, DOCUMENTS)
-    if isinstance(tokenizer, Tokenizer):
-        vocabulary, tokenizer = vocabulary or tokenizer, None
-    if vocabulary is not None:
-        if tokenizer is not None:
-            required = "must be None with `vocabulary`, which is one."
-            raise ArgumentError("tokenizer", required, tokenizer=tokenizer)
-        if documents not in (None, vocabulary.documents):
-            required = f"must be {vocabulary.documents!r}, as the vocabulary says."
+    if tokenizer is not None and vocabulary is not None:
+        required = "must be None with `vocabulary`, which is one."
+        raise ArgumentError("tokenizer", required, tokenizer=tokenizer)
+    chosen = vocabulary or tokenizer or Vocabulary.kind
+    if isinstance(chosen, Tokenizer):
+        if documents not in (None, chosen.documents):
+            required = f"must be {chosen.documents!r}, as the vocabulary says."
             raise ArgumentError("documents", required, documents=documents)
-        return vocabulary.kind, vocabulary
-    name = os.fspath(Vocabulary.kind if tokenizer is None else tokenizer)
+        return chosen.kind, chosen
+    name = os.fspath(chosen)
     if tokenizer_suffix(name) or os.sep in name:
         return name, load_tokenizer(name, documents=documents or "line", lowercase=lowercase)
     check_tokenizer(name)
@@ -291,33 +294,28 @@ def locate(
     fractions: Sequence[float] | None = None,
 ) -> Text:
     """Return the text of a corpus, not yet read."""
-    address = check_text("name_or_folder", os.fspath(name_or_folder))
-    file = Path(name_or_folder).expanduser()
-    named = name_or_folder in NAMES
-    if fractions is not None and (path is not None or named or file.is_dir()):
+    address = os.fspath(name_or_folder)
+    file = Path(address).expanduser()
+    named = address in NAMES
+    if fractions is not None and (named or file.is_dir()):
         required = f"divide a single file, and {address!r} has its splits."
         raise ArgumentError("fractions", required, fractions=fractions)
-    if path is not None and (not named or name_or_folder == EMBEDDED):
+    if path is not None and (not named or address == EMBEDDED):
         required, way_out = f"requires one of {NAMES[1:]}.", " Pass the folder as first argument."
-        raise ArgumentError("path", required, way_out, path=os.fspath(path), name_or_folder=address)
-    name, source, shares = address, file, None
-    if name_or_folder == EMBEDDED:  # lower case except for N
+        raise ArgumentError("path", required, way_out, path=path, name_or_folder=address)
+    if address == EMBEDDED:  # lower case except for N
         return Text(EMBEDDED, "embedded", {}, documents, lowercase)
     if named:
-        source = sources.find(name, path, download)
-        files = sources.split_files(source)
-    elif file.is_file():
-        name = file.stem
+        folder = sources.find(address, path, download)
+        files = sources.split_files(folder)
+        return Text(address, str(folder.resolve()), files, documents, lowercase)
+    source = str(file.resolve())
+    if file.is_file():
         shares = sources.check_fractions((90, 5, 5) if fractions is None else fractions)
         files = sources.divided(file, shares, documents)
-    else:
-        is_name = isinstance(name_or_folder, str) and len(Path(name_or_folder).parts) == 1
-        if is_name and not file.is_dir() and name_or_folder not in (".", "~"):
-            raise ArgumentError(
-                "Unknown corpus: `name_or_folder` (--corpus) must be one of "
-                f"{', '.join(NAMES)}, an existing folder, or a file. "
-                f"Received: {name_or_folder!r}." + did_you_mean(address.lower(), NAMES)
-            )
-        name = file.resolve().name
-        files = sources.split_files(file)
-    return Text(name, str(source.resolve()), files, documents, lowercase, shares)
+        return Text(file.stem, source, files, documents, lowercase, shares)
+    if not file.is_dir() and isinstance(name_or_folder, str) and len(file.parts) == 1:
+        required = f"must be one of {', '.join(NAMES)}, an existing folder, or a file."
+        hint = did_you_mean(address.lower(), NAMES)
+        raise ArgumentError(f"Unknown corpus: it {required} Received: {address!r}.{hint}")
+    return Text(file.resolve().name, source, sources.split_files(file), documents, lowercase)

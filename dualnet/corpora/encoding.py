@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import re
 import warnings
 from collections import Counter
@@ -14,10 +15,10 @@ import numpy as np
 
 from dualnet import _fields
 from dualnet._checks import ArgumentError, did_you_mean
-from dualnet._fields import choice, count
+from dualnet._fields import count
 from dualnet.corpora import python_reference
 from dualnet.corpora.sources import SPLITS, Files
-from dualnet.text import DOCUMENTS, ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
+from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, train_tokenizer
 from dualnet.text.files import blocks, decoded
 from dualnet.text.learning import KINDS as SIZED
 from dualnet.text.learning import check_size
@@ -52,40 +53,48 @@ class Text:
 
     def read(self, split: str) -> Iterator[str]:
         """Yield the marked text of a split in blocks that split no document."""
-        settings: dict[str, Any] = {"documents": self.documents, "lowercase": self.lowercase}
-        if not self.files:
-            embedded = python_reference.split_texts()[split].encode()
-            yield from decoded(io.BytesIO(embedded).read, self.name, **settings)
-        for part in self.files.get(split, ()):
-            yield from blocks(part.path, start=part.start, end=part.end, **settings)
+        if self.files:
+            of_parts = (
+                blocks(part.path, part.start, part.end, documents=self.documents)
+                for part in self.files[split]
+            )
+            texts: Iterator[str] = itertools.chain.from_iterable(of_parts)
+        else:
+            embedded = io.BytesIO(python_reference.split_texts()[split].encode())
+            texts = decoded(embedded.read, self.name, documents=self.documents)
+        return (text.lower() for text in texts) if self.lowercase else texts
 
 
 class Settings(_fields.Settings):
-    """Everything besides the text that the ids depend on, see `corpora.load`."""
+    """The tokeniser of a corpus, see `corpora.load`."""
 
-    lowercase: bool = False
     vocabulary_size: int | None = count(None, least=2)
     min_count: int | None = count(None, least=1)
     vocabulary: Tokenizer | None = None
     tokenizer: str = "words"  # or "characters", "bytes", "bpe:8000"; unused with a vocabulary
-    documents: str = choice("line", DOCUMENTS)
 
 
-# Fields of a `Corpus`: the ids of each split, int32 `(num_tokens,)`, their `vocabulary`, and
-# `sha256`, a hash of the words.
-Encoded = dict[str, Any]
+@dataclass(frozen=True)
+class Encoded:
+    """What encoding gives a `Corpus`: the ids of each split, and a hash of the text."""
+
+    splits: dict[str, np.ndarray]
+    vocabulary: Tokenizer
+    sha256: str
 
 
 def encode(text: Text, settings: Settings, folder: Path | None = None) -> Encoded:
     """Return the ids of `text`; in a `folder`, as memory maps of the files of its splits."""
-    tokenizer = settings.vocabulary or learnt(text.read("train"), settings)
+    tokenizer = settings.vocabulary or learnt(
+        text.read("train"), settings, documents=text.documents, lowercase=text.lowercase
+    )
     digest = hashlib.sha256()
-    fields: Encoded = {"vocabulary": tokenizer}
+    splits = {}
     for split in SPLITS:
         ids = _ids(text, split, tokenizer, digest)
-        fields[split] = _array(ids) if folder is None else _file(ids, folder / f"{split}.npy")
+        splits[split] = _array(ids) if folder is None else _file(ids, folder / f"{split}.npy")
         digest.update(b"\n")  # marks the end of the split
-    return {**fields, "sha256": digest.hexdigest()}
+    return Encoded(splits, tokenizer, digest.hexdigest())
 
 
 def _array(ids: Iterator[np.ndarray]) -> np.ndarray:
@@ -108,16 +117,15 @@ def _file(ids: Iterator[np.ndarray], path: Path) -> np.ndarray:
 
 def mapped(path: Path) -> np.ndarray:
     """Return the array in the file `path` as a read-only memory map."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except ValueError:
-        raise ValueError(f"A file of ids must be intact. Received: {str(path)!r}.") from None
-    return np.asarray(array)  # a plain array: slices of np.memmap are slow
+    # A plain array: slices of np.memmap are slow.
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
-def _ids(text: Text, split: str, tokenizer: Tokenizer, digest: Any) -> Iterator[np.ndarray]:
+def _ids(
+    text: Text, split: str, tokenizer: Tokenizer, digest: "hashlib._Hash"
+) -> Iterator[np.ndarray]:
     """Yield the ids of a split, and add its text to `digest`; of words, without white space."""
-    line, warned = 1, False
+    warned, is_closed = False, tokenizer.unk_id is None
     for block in text.read(split):
         if not isinstance(tokenizer, Vocabulary):
             digest.update(block.encode(errors="surrogatepass"))
@@ -128,27 +136,19 @@ def _ids(text: Text, split: str, tokenizer: Tokenizer, digest: Any) -> Iterator[
             message = f"The split {split!r} of {text.name!r} spells {EOS} at the end of a line, "
             way_out = "where one is added anyway. Remove those of the text."
             warnings.warn(message + way_out, stacklevel=2)
-        if tokenizer.unk_id is None:
-            line = _check_known(text, split, block, line, tokenizer)
         words = words_of(block)
+        word = next((w for w in words if w not in tokenizer), None) if is_closed else None
+        if word is not None:
+            message = f"must contain {UNK}, or every word of the text. Received: one without "
+            received = f"{word!r}, which is in {split!r} of {text.source!r}."
+            raise ArgumentError("vocabulary", message + received)
         digest.update(" ".join([*words, ""]).encode())
         yield tokenizer.encode_words(words)
 
 
-def _check_known(text: Text, split: str, block: str, first: int, vocabulary: Vocabulary) -> int:
-    """Raise `ArgumentError` for a word not in `vocabulary`; return the line after the block."""
-    for line, row in enumerate(block.replace(END, f"{END}\n").split("\n"), first):
-        unknown = next((word for word in words_of(row) if word not in vocabulary), None)
-        if unknown is not None:
-            source = ", ".join(map(str, text.files.get(split, [text.name])))
-            place = f"line {line} of {source!r}{' (a line end)' * (unknown == EOS)}"
-            message = f"must contain every word of the text, since it has no {UNK}. "
-            message += f"Received: {unknown!r} in {place}. Give a vocabulary that contains "
-            raise ArgumentError("vocabulary", f"{message}it or {UNK}.")
-    return line  # the last row continues in the next block
-
-
-def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
+def learnt(
+    texts: Iterable[str], settings: Settings, *, documents: str = "line", lowercase: bool = False
+) -> Tokenizer:
     """Return the tokeniser that `settings` ask for, learnt from marked `texts`.
 
     One of words has `<unk>`.
@@ -157,13 +157,13 @@ def learnt(texts: Iterable[str], settings: Settings) -> Tokenizer:
     if kind == Vocabulary.kind:
         counts: Counter[str] = Counter()
         for text in texts:
-            counts.update(words_of(text.lower() if settings.lowercase else text))
-        return _learnt_words(counts, settings)
+            counts.update(words_of(text.lower() if lowercase else text))
+        return _learnt_words(counts, settings, documents, lowercase)
     if kind == ByteTokenizer.kind:
-        if settings.lowercase:
+        if lowercase:
             raise ArgumentError("lowercase", "must be False for bytes.", lowercase=True)
-        return ByteTokenizer(settings.documents)
-    return train_tokenizer(texts, kind, size=size, **settings.given(["documents", "lowercase"]))
+        return ByteTokenizer(documents)
+    return train_tokenizer(texts, kind, size=size, documents=documents, lowercase=lowercase)
 
 
 def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
@@ -172,24 +172,36 @@ def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
         return tokenizer, None
     kind, _, size = tokenizer.partition(":")
     if kind not in SIZED or not size.isdecimal():
-        names = [*UNSIZED, *(f"{name}:SIZE" for name in SIZED)]
-        files = "the path of a tokenizer.json or of a .model of SentencePiece"
-        required = f"must be one of {', '.join(names)}, or {files}."
+        sized = ", ".join(f"{name}:SIZE" for name in SIZED)
+        required = f"must be one of {', '.join(UNSIZED)}, {sized}, or the path of a tokenizer.json"
         hint = did_you_mean(tokenizer, [*UNSIZED, *(f"{name}:8000" for name in SIZED)])
-        raise ArgumentError("tokenizer", required, hint, tokenizer=tokenizer)
+        message = f"{required} or of a .model of SentencePiece."
+        raise ArgumentError("tokenizer", message, hint, tokenizer=tokenizer)
     check_size(kind, int(size))
     return kind, int(size)
 
 
-def _learnt_words(counts: Counter[str], settings: Settings) -> Vocabulary:
+def _learnt_words(
+    counts: Counter[str], settings: Settings, documents: str, lowercase: bool
+) -> Vocabulary:
     """Return the words of train, with an `<unk>` that train has unless `min_count` is 1."""
     min_count = settings.min_count or (1 if has_unknown(counts[UNK], counts.total()) else 2)
-    how = settings.given(["documents", "lowercase"]) | {"min_count": min_count, "needs_unk": True}
-    vocabulary = Vocabulary.from_counts(counts, size=settings.vocabulary_size, **how)
+
+    def of_size(size: int | None) -> Vocabulary:
+        return Vocabulary.from_counts(
+            counts,
+            size=size,
+            min_count=min_count,
+            needs_unk=True,
+            documents=documents,
+            lowercase=lowercase,
+        )
+
+    vocabulary = of_size(settings.vocabulary_size)
     is_seen = UNK in counts or len(vocabulary) <= len(counts)
     if is_seen or min_count == 1 or len(vocabulary) < 3:
         return vocabulary
-    fewer = Vocabulary.from_counts(counts, size=len(vocabulary) - 1, **how)
+    fewer = of_size(len(vocabulary) - 1)
     [rarest] = {*vocabulary} - {*fewer}
     warnings.warn(
         f"Each word of train occurs at least {min_count} times. The rarest, {rarest!r}, is read as "

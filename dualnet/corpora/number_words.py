@@ -33,13 +33,14 @@ def number_words(number: int) -> str:
     return f"{name} {number_words(rest)}" if rest else name
 
 
-def number_lines() -> dict[str, dict[str, list[str]]]:
-    """Return the lines of each split and language; no number is in two splits."""
+def number_lines(source: str, target: str) -> dict[str, tuple[list[str], list[str]]]:
+    """Return the lines of source and target of each split; no number is in two splits."""
     # Hashes shuffle the numbers in the same way everywhere.
     numbers = sorted(range(LIMIT), key=lambda n: hashlib.sha256(str(n).encode()).digest())
     lines = {}
     for split, size in SIZES.items():
         chosen, numbers = numbers[:size], numbers[size:]
         digits = [" ".join(str(number)) for number in chosen]
-        lines[split] = dict(zip(LANGUAGES, (digits, [number_words(n) for n in chosen])))
+        sides = {"digits": digits, "words": [number_words(number) for number in chosen]}
+        lines[split] = (sides[source], sides[target])
     return lines

@@ -3,7 +3,6 @@
 import numpy as np
 from keras.utils import pad_sequences
 
-from dualnet._checks import check_count
 from dualnet.corpora.pair_split import PairSplit
 from dualnet.corpora.sentence_batches import PADDING_ID, ShuffledBatches
 from dualnet.text import Tokenizer
@@ -69,8 +68,8 @@ class PairBatches(ShuffledBatches):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        self.tokens_per_batch = check_count("tokens_per_batch", tokens_per_batch, least=1)
-        self.pad_to_multiple_of = check_count("pad_to_multiple_of", pad_to_multiple_of, least=1)
+        self.tokens_per_batch = tokens_per_batch
+        self.pad_to_multiple_of = pad_to_multiple_of
         size = len(pairs) if batch_size is None else batch_size
         super().__init__(
             pairs.target_ids, vocabulary=vocabulary, batch_size=size, shuffle=shuffle, seed=seed

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_choice, check_count
+from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet.corpora import number_words, pair_files
 from dualnet.corpora.corpus import choose_tokenizer
 from dualnet.corpora.encoding import Settings, learnt
+from dualnet.corpora.pair_files import Lines
 from dualnet.corpora.pair_split import PairSplit
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import EOS, Tokenizer, Vocabulary
@@ -100,8 +101,12 @@ class PairCorpus:
 
         if not len(self.split(split)):
             raise ArgumentError("split", "must be one that holds pairs.", split=split)
-        words: Any = {"vocabulary": self.vocabulary, "source_vocabulary": self.source_vocabulary}
-        return PairBatches(self.split(split), **words, **settings)
+        return PairBatches(
+            self.split(split),
+            vocabulary=self.vocabulary,
+            source_vocabulary=self.source_vocabulary,
+            **settings,
+        )
 
 
 def load_pairs(
@@ -164,55 +169,43 @@ def load_pairs(
     >>> corpus.source_vocabulary.decode(corpus.test.source(0))
     'seven thousand eight hundred nineteen'
     """
-    splits = [*dict.fromkeys(check_choice("splits", split, SPLITS) for split in splits)]
-    if not splits:
-        raise ArgumentError("splits", f"must name at least one of {list(SPLITS)}.", splits=splits)
-    if max_tokens is not None:
-        max_tokens = check_count("max_tokens", max_tokens, least=1)
-    numbers = folder == NUMBERS and files is None
+    splits = [check_choice("splits", split, SPLITS) for split in splits]
+    is_numbers = folder == NUMBERS and files is None
     languages = ("en", "de") if files is None else ("source", "target")
-    languages = number_words.LANGUAGES if numbers else languages
+    languages = number_words.LANGUAGES if is_numbers else languages
     source, target = source or languages[0], target or languages[1]
     if source == target:
         raise ArgumentError("target", f"must differ from `source`. Received: both are {target!r}.")
-    if numbers:
-        for side, language in (("source", source), ("target", target)):
-            check_choice(side, language, languages)
-        name, place, paths = NUMBERS, "embedded", None
-        numbered = number_words.number_lines()
-        lines = {split: (numbered[split][source], numbered[split][target]) for split in splits}
+    if is_numbers:
+        check_choice("source", source, languages)
+        check_choice("target", target, languages)
+        place, name = "embedded", NUMBERS
+        lines = number_words.number_lines(source, target)
     else:
         root = Path(folder).expanduser()
-        name, place = root.resolve().name, str(root.resolve())
-        sides_of = (source, target)
-        if files is None and root.is_file():
-            name, paths = root.stem, dict.fromkeys(SPLITS, (root, root))
-            lines = pair_files.divided(root, sides_of, splits)
-        else:
-            paths = pair_files.find(root, source, target, files, splits)
-            lines = {split: pair_files.read(*paths[split], sides_of) for split in splits}
-    lines = {split: lines.get(split, ([], [])) for split in SPLITS}
-    asked, vocabularies = _tokenizers(
-        tokenizer or (Vocabulary.kind if numbers else "bpe:4000"), joint, lowercase, lines["train"]
-    )
-    encoded = {}
-    for split in SPLITS:
-        places = paths[split] if paths and split in paths else (name, name)
-        sides = [*map(_encode, lines[split], vocabularies, places)]
-        encoded[split] = _split(lines[split], sides, max_tokens, whole=split != "train")
-    if "train" in splits and not len(train := encoded["train"]):
-        message = "Train must have a pair whose sides are not empty and not too long. Received: "
-        message += f"{train.empty} with an empty side and {train.too_long} with more than "
-        raise ValueError(f"{message}max_tokens={max_tokens} tokens.")
+        place = str(root.resolve())
+        name = root.stem if root.is_file() else root.resolve().name
+        lines = pair_files.read_splits(root, source, target, files, splits)
+    lines = {split: lines[split] if split in splits else ([], []) for split in SPLITS}
+    tokenizer = tokenizer or (Vocabulary.kind if is_numbers else "bpe:4000")
+    asked, tokenizers = _tokenizers(tokenizer, joint, lowercase, lines["train"])
+    pairs = {
+        split: _split(lines[split], tokenizers, max_tokens, drops=split == "train")
+        for split in SPLITS
+    }
+    train = pairs["train"]
+    if "train" in splits and not len(train):
+        received = f"{train.empty} with an empty side, {train.too_long} of more than {max_tokens} "
+        raise ValueError(f"Train must have a pair that is kept. Received: {received}tokens.")
     return PairCorpus(
         name=name,
         source=source,
         target=target,
-        **encoded,
-        source_vocabulary=vocabularies[0],
-        target_vocabulary=vocabularies[1],
+        **pairs,
+        source_vocabulary=tokenizers[0],
+        target_vocabulary=tokenizers[1],
         sha256=_hash(lines),
-        lowercase=vocabularies[1].lowercase,
+        lowercase=tokenizers[1].lowercase,
         folder=place,
         tokenizer=asked,
         max_tokens=max_tokens,
@@ -220,65 +213,65 @@ def load_pairs(
     )
 
 
-Lines = tuple[list[str], list[str]]  # of source and target
-Encoded = tuple[np.ndarray, np.ndarray]  # ids and offsets of a side
-
-
 def _tokenizers(
     tokenizer: Tokenizers, joint: bool, lowercase: bool, train: Lines
 ) -> tuple[str | tuple[str, ...], tuple[Tokenizer, Tokenizer]]:
     """Return the name of the tokenisers, and those of source and target."""
-    asked = tokenizer
-    if not isinstance(asked, (list, tuple)):
-        asked = [asked] if joint else [asked, asked]
-    elif len(asked) != 2:
-        required = "must be one, or two, for source and target."
-        raise ArgumentError("tokenizer", f"{required} Received: {len(asked)} tokenisers.")
-    chosen = [choose_tokenizer(one, None, None, lowercase) for one in asked]
-    names = tuple(name for name, _ in chosen)
-    tokenizers = []
-    for (name, one), lines in zip(chosen, train if len(asked) == 2 else [train[0] + train[1]]):
-        if one is None and not lines:
-            required = "must be one that exists, where the split 'train' is not read."
-            raise ArgumentError("tokenizer", required, tokenizer=name)
-        settings = Settings(lowercase=lowercase, tokenizer=name, min_count=1)
-        tokenizers.append(one or learnt((line + END for line in lines), settings))
-    for one in tokenizers:
-        one.require_eos("tokenizer", f"must contain {EOS}, which ends a text.")
-        if lowercase and not one.lowercase:
-            required = "must be False with an existing tokeniser that keeps capitals."
-            raise ArgumentError("lowercase", required, lowercase=True, tokenizer=one)
+    if isinstance(tokenizer, (list, tuple)):
+        asked = [*tokenizer]
+    else:
+        asked = [tokenizer] if joint else [tokenizer] * 2
+    texts = train if len(asked) == 2 else [train[0] + train[1]]
+    names, tokenizers = [], []
+    for one, lines in zip(asked, texts, strict=True):
+        name, found = choose_tokenizer(one, None, None, lowercase)
+        if found is None:
+            if not lines:
+                required = "must be one that exists, where the split 'train' is not read."
+                raise ArgumentError("tokenizer", required, tokenizer=name)
+            settings = Settings(tokenizer=name, min_count=1)
+            found = learnt((line + END for line in lines), settings, lowercase=lowercase)
+        found.require_eos("tokenizer", f"must contain {EOS}, which ends a text.")
+        names.append(name)
+        tokenizers.append(found)
     source, target = tokenizers[0], tokenizers[-1]
-    if source.lowercase != target.lowercase:  # a RUN keeps one flag for both
-        required = "must both lower-case text, or neither."
-        raise ArgumentError("tokenizer", required, tokenizer=(source, target))
+    if not lowercase <= source.lowercase == target.lowercase:  # a RUN keeps one flag for both
+        required = "must lower-case both sides, as `lowercase` says, or neither."
+        raise ArgumentError("tokenizer", required, tokenizer=(source, target), lowercase=lowercase)
     if target == source:
         target = source
-    return names[0] if len({*names}) == 1 else names, (source, target)
+    return names[0] if len({*names}) == 1 else tuple(names), (source, target)
 
 
-def _encode(lines: list[str], tokenizer: Tokenizer, place: str | Path) -> Encoded:
-    """Return the ids of `lines` without `<eos>`, and their offsets."""
+def _split(
+    lines: Lines, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int | None, *, drops: bool
+) -> PairSplit:
+    """Return the pairs of a split, which `drops` those too long or empty."""
+    ids = [_encode(side, tokenizer) for side, tokenizer in zip(lines, tokenizers)]
+    lengths = np.array([[len(line) for line in side] for side in ids], int)  # (2, pairs)
+    empty = drops & (lengths.min(axis=0) == 0)
+    too_long = drops & ~empty & (lengths.max(axis=0) > (max_tokens or np.inf))
+    kept = np.flatnonzero(~(empty | too_long))
+    chosen = [[side[i] for i in kept] for side in ids]
+    return PairSplit(
+        source_lines=tuple(lines[0][i] for i in kept),
+        target_lines=tuple(lines[1][i] for i in kept),
+        source_ids=np.concatenate([np.zeros(0, np.int32), *chosen[0]]),
+        target_ids=np.concatenate([np.zeros(0, np.int32), *chosen[1]]),
+        source_offsets=np.append(0, lengths[0, kept].cumsum()),
+        target_offsets=np.append(0, lengths[1, kept].cumsum()),
+        too_long=int(too_long.sum()),
+        empty=int(empty.sum()),
+    )
+
+
+def _encode(lines: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:
+    """Return the ids of each line, without `<eos>`."""
     ids = [tokenizer.encode(line) for line in lines]
     for line, line_ids in zip(lines, ids):
         if tokenizer.eos_id in line_ids:
-            received = f"Received: {line!r} in {str(place)!r}. Remove it."
-            raise ValueError(f"A line must not contain {EOS}, which ends it. {received}")
-    return np.concatenate([np.zeros(0, np.int32), *ids]), np.cumsum([0, *map(len, ids)])
-
-
-def _split(lines: Lines, sides: list[Encoded], max_tokens: int | None, *, whole: bool) -> PairSplit:
-    """Return the pairs of a split; unless `whole`, without those too long or empty."""
-    lengths = np.stack([np.diff(offsets) for _, offsets in sides])  # (2, pairs)
-    empty = (not whole) & (lengths.min(axis=0) == 0)
-    too_long = (not whole) & ~empty & (lengths.max(axis=0) > (max_tokens or np.inf))
-    kept = ~(empty | too_long)
-    fields: dict[str, Any] = {"too_long": int(too_long.sum()), "empty": int(empty.sum())}
-    for side, texts, (ids, _), length in zip(("source", "target"), lines, sides, lengths):
-        fields[f"{side}_lines"] = tuple(texts[i] for i in np.flatnonzero(kept))
-        fields[f"{side}_ids"] = ids[np.repeat(kept, length)]
-        fields[f"{side}_offsets"] = np.cumsum(np.append(0, length[kept]))
-    return PairSplit(**fields)
+            raise ValueError(f"A line must not contain {EOS}, which ends it. Received: {line!r}.")
+    return ids
 
 
 def _hash(lines: Mapping[str, Lines]) -> str:

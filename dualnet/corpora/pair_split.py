@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count
-
 
 @dataclass(frozen=True, eq=False)
 class PairSplit:
@@ -47,14 +45,8 @@ class PairSplit:
 
     def source(self, index: int) -> np.ndarray:
         """Return the ids of source line `index`: int32 `(length,)`."""
-        return self._line(index, self.source_ids, self.source_offsets)
+        return self.source_ids[self.source_offsets[index] : self.source_offsets[index + 1]]
 
     def target(self, index: int) -> np.ndarray:
         """Return the ids of target line `index`: int32 `(length,)`."""
-        return self._line(index, self.target_ids, self.target_offsets)
-
-    def _line(self, index: int, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        if check_count("index", index, least=0) >= len(self):
-            message = f"must be below {len(self)}, the number of pairs. Received: index={index}."
-            raise ArgumentError("index", message)
-        return ids[offsets[index] : offsets[index + 1]]
+        return self.target_ids[self.target_offsets[index] : self.target_offsets[index + 1]]

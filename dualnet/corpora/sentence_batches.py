@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras.utils import pad_sequences
 
-from dualnet._checks import check_choice, check_flag, check_ids
+from dualnet._checks import check_choice, check_ids
 from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.token_batches import EpochBatches
 from dualnet.text import EOS, Tokenizer
@@ -27,7 +27,7 @@ class ShuffledBatches(EpochBatches):
         self, tokens: np.ndarray, *, vocabulary: Tokenizer, shuffle: bool, **settings: Any
     ) -> None:
         super().__init__(tokens, vocabulary=vocabulary, **settings)
-        self.shuffle = check_flag("shuffle", shuffle)
+        self.shuffle = shuffle
         self._eos_id = vocabulary.require_eos()
         self._drawn: tuple[int, Any] = (-1, None)  # an epoch and its order
 

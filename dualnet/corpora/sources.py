@@ -1,10 +1,11 @@
 """The files of a corpus: a local folder, or else a download with known checksums."""
 
 import contextlib
+import functools
+import hashlib
+import io
 import itertools
-import math
 import os
-import tempfile
 import tomllib
 import warnings
 import zipfile
@@ -13,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, is_number
+from dualnet._checks import ArgumentError, StrPath
+from dualnet._files import write_whole
 from dualnet.text.files import blocks
 from dualnet.text.plain_text import BLANKS, END
 
@@ -35,9 +36,7 @@ DOWNLOADS = tomllib.loads(_PUBLISHED.read_text("utf-8"))
 
 def cache_folder() -> Path:
     """Return the cache folder: `dualnet` in XDG_CACHE_HOME, by default in `~/.cache`."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    # Its specification says to ignore a relative XDG_CACHE_HOME.
-    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "dualnet"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dualnet"
 
 
 @dataclass(frozen=True)
@@ -48,36 +47,24 @@ class Part:
     start: int = 0
     end: int | None = None
 
-    def __str__(self) -> str:
-        return str(self.path) + (f"[{self.start}:{self.end}]" if self.end is not None else "")
-
 
 Files = dict[str, tuple[Part, ...]]  # of each split, in reading order
 
 
-def split_files(folder: StrPath) -> Files:
+def split_files(folder: Path) -> Files:
     """Return the text files of each split in `folder`: a file, or a folder of .txt files."""
-    folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(f"The folder of a corpus must exist. Received: {str(folder)!r}.")
     files = {}
     for split in SPLITS:
         names = [name.format(split=split) for name in FILE_NAMES]
-        others: list[str] = []
-        if not (paths := files_named(folder, names)[:1]):
-            paths, others = _text_files(folder / split)
-        left_out = ", ".join(others[:5]) + ", …" * (len(others) > 5)
+        paths = files_named(folder, names)[:1] or _text_files(folder / split)
         if not paths:
             raise FileNotFoundError(
                 f"A corpus must have the split {split!r}. Folder {str(folder)!r} holds none of "
-                f"{', '.join(names)}, nor a folder {split} with .txt files"
-                + f" (but {left_out}, which are not read: rename them)" * bool(others)
-                + f"; add {names[0]}, or give a single file, which is divided."
+                f"{', '.join(names)}, nor a folder {split} with .txt files; add {names[0]}, or "
+                "give a single file, which is divided."
             )
-        if others:
-            message = f"Of the split {split!r}, only .txt files are read. Left out of "
-            received = f"{str(folder / split)!r}: {left_out}. Rename what belongs to it."
-            warnings.warn(message + received, stacklevel=2)
         files[split] = tuple(map(Part, paths))
     return files
 
@@ -90,18 +77,22 @@ def files_named(folder: Path, names: Iterable[str]) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _text_files(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the .txt files of a split's folder, and the names of all else but hidden files."""
+def _text_files(folder: Path) -> list[Path]:
+    """Return the .txt files of a split's folder; warn of all else but hidden files."""
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     shown = [path for path in entries if not path.name.startswith(".")]
     paths = [path for path in shown if path.suffix.lower() == ".txt" and path.is_file()]
-    return paths, [path.name + "/" * path.is_dir() for path in shown if path not in paths]
+    others = [path.name for path in shown if path not in paths]
+    if others:
+        left_out = f"Left out of {str(folder)!r}: {', '.join(others[:5])}"
+        warnings.warn(f"Of a split, only .txt files are read. {left_out}.", stacklevel=2)
+    return paths
 
 
 def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
     """Return the fractions of a file that become train, valid and test."""
-    shares = tuple(x.item() if isinstance(x, np.generic) else x for x in fractions)
-    if len(shares) != 3 or not all(is_number(x) and 0 < x < math.inf for x in shares):
+    shares = tuple(fractions)
+    if len(shares) != 3 or min(shares) <= 0:
         required = "must be three numbers above 0, the shares of train, valid and test."
         raise ArgumentError("fractions", required, " Give, e.g., (90, 5, 5).", fractions=fractions)
     return shares
@@ -176,29 +167,29 @@ def _missing(name: str, reason: str) -> FileNotFoundError:
 
 def _download(name: str, missing: Sequence[str], folder: Path) -> None:
     """Fetch the missing splits into `folder`, each from the first mirror with the correct file."""
-    import pooch  # here: text on this machine needs none
-
-    pooch.get_logger().setLevel("WARNING")  # it reports each download
-    # Some mirrors refuse the user agents of libraries.
-    fetch = pooch.HTTPDownloader(headers={"User-Agent": "dualnet"}, timeout=TIMEOUT_SECONDS)
     files, reasons = DOWNLOADS[name], []
+    fetch = functools.cache(_fetched)  # one archive may hold all splits
     for mirror in files["mirrors"]:
-        with tempfile.TemporaryDirectory() as archives:
-
-            def fetch_member(url: str, output: str, pooch: Any, folder: str = archives) -> None:
-                address, _, member = url.partition("#")
-                archive = Path(folder, "archive.zip")  # which is fetched once
-                if not archive.is_file():
-                    fetch(address, str(archive), pooch)
-                with zipfile.ZipFile(archive) as zipped:
-                    Path(output).write_bytes(zipped.read(member))
-
-            downloader = fetch_member if "#" in mirror else fetch
-            try:
-                for split in missing:  # pooch leaves a correct file as it is
-                    address, sha256 = mirror.format(split=split), files["sha256"][split]
-                    pooch.retrieve(address, sha256, f"{split}.txt", folder, downloader=downloader)
-                return
-            except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
-                reasons.append(f"{address}: {error}")  # the other files would fail there, too
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for split in missing:
+                address, _, member = mirror.format(split=split).partition("#")
+                data = fetch(address)
+                if member:
+                    data = zipfile.ZipFile(io.BytesIO(data)).read(member)
+                if hashlib.sha256(data).hexdigest() != files["sha256"][split]:
+                    raise ValueError("the file does not match the known hash")
+                write_whole(folder / f"{split}.txt", data)
+            return
+        except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
+            reasons.append(f"{mirror}: {error}")  # the other files would fail there, too
     raise _missing(name, f"could not be downloaded ({'; '.join(reasons)})")
+
+
+def _fetched(address: str) -> bytes:
+    import requests  # here: text on this machine needs none
+
+    # Some mirrors refuse the user agents of libraries.
+    answer = requests.get(address, headers={"User-Agent": "dualnet"}, timeout=TIMEOUT_SECONDS)
+    answer.raise_for_status()
+    return answer.content

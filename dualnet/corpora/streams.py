@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_ids
+from dualnet._checks import ArgumentError, check_ids
 
 
 def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +28,6 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
     >>> inputs.tolist(), targets.tolist()
     ([[0, 1, 2], [3, 4, 5]], [[1, 2, 3], [4, 5, 6]])
     """
-    check_count("batch_size", batch_size, least=1)
     tokens = check_ids("tokens", tokens)
     length = (len(tokens) - 1) // batch_size
     if length < 1:

@@ -1,11 +1,9 @@
 """Batches of a token stream in reading order; Keras is needed here."""
 
-from typing import Any
-
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_flag, check_penalty
+from dualnet._checks import ArgumentError
 from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.streams import streams
 from dualnet.text import Tokenizer
@@ -26,8 +24,8 @@ class EpochBatches(keras.utils.PyDataset):
         super().__init__(workers=1, use_multiprocessing=False)
         self._tokens = tokens
         self.vocabulary = vocabulary
-        self.batch_size = check_count("batch_size", batch_size, least=1)
-        self.seed = check_count("seed", seed, least=0)
+        self.batch_size = batch_size
+        self.seed = seed
         self._finished = False  # whether the last batch of the epoch was read
 
     def on_epoch_end(self) -> None:
@@ -113,14 +111,14 @@ class TokenBatches(EpochBatches):
         partial_shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        self.sequence_length = check_count("sequence_length", sequence_length, least=1)
-        check_lengths(sequence_length, length_deviation, longest_length, partial_shuffle)
+        check_lengths(sequence_length, length_deviation, longest_length)
         self._inputs, self._targets = streams(tokens, batch_size)
         super().__init__(self._inputs, vocabulary=vocabulary, batch_size=batch_size, seed=seed)
-        self.length_deviation = float(length_deviation)
-        self.longest_length = int(longest_length)
-        self.partial_shuffle = bool(partial_shuffle)
-        self.lengths_vary = self.length_deviation > 0
+        self.sequence_length = sequence_length
+        self.length_deviation = length_deviation
+        self.longest_length = longest_length
+        self.partial_shuffle = partial_shuffle
+        self.lengths_vary = length_deviation > 0
         self.num_tokens = int(self._inputs.size)
         self._drawn = self._draw_lengths() if length_deviation else self._equal_lengths()
         self.epoch = 0
@@ -133,7 +131,7 @@ class TokenBatches(EpochBatches):
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch = check_count("epoch", epoch, least=0)
+        self._epoch = epoch
         self._ends = np.cumsum(self._in_order(self._drawn) if self.lengths_vary else self._drawn)
         self._cuts = None
         if self.partial_shuffle:
@@ -204,19 +202,13 @@ class TokenBatches(EpochBatches):
         return lengths
 
 
-def check_lengths(
-    sequence_length: int, length_deviation: Any, longest_length: Any, partial_shuffle: Any
-) -> None:
-    """Check the arguments of `TokenBatches` for random lengths and partial shuffle."""
-    check_penalty("length_deviation", length_deviation)
-    check_count("longest_length", longest_length, least=0)
-    if 0 < longest_length < max(sequence_length, SHORTEST):
-        least = f"at least {SHORTEST} and at least `sequence_length`."
+def check_lengths(sequence_length: int, length_deviation: float, longest_length: int) -> None:
+    """Check the arguments of `TokenBatches` for random lengths."""
+    if longest_length and longest_length < max(sequence_length, SHORTEST):
+        required = f"must be 0, for no limit, or at least {SHORTEST} and `sequence_length`."
         received = {"longest_length": longest_length, "sequence_length": sequence_length}
-        raise ArgumentError("longest_length", f"must be 0, for no limit, or {least}", **received)
-
+        raise ArgumentError("longest_length", required, **received)
     if longest_length and not length_deviation:
         required = "must be 0 if all segments have the same length."
         way_out = " Set `length_deviation` above 0."
         raise ArgumentError("longest_length", required, way_out, longest_length=longest_length)
-    check_flag("partial_shuffle", partial_shuffle)

@@ -116,12 +116,7 @@ def check_line_end(line: bytes, source: str) -> None:
 
 
 def blocks(
-    path: StrPath,
-    *,
-    start: int = 0,
-    end: int | None = None,
-    documents: str = "line",
-    lowercase: bool = False,
+    path: StrPath, start: int = 0, end: int | None = None, *, documents: str = "line"
 ) -> Iterator[str]:
     """Yield the marked text of the file at `path`, from byte `start` to `end`, see `decoded`."""
     with open_regular(path) as file:
@@ -131,18 +126,11 @@ def blocks(
         def read(size: int) -> bytes:
             return file.read(size if end is None else min(size, end - file.tell()))
 
-        yield from decoded(
-            read, os.fspath(path), offset=start, documents=documents, lowercase=lowercase
-        )
+        yield from decoded(read, os.fspath(path), offset=start, documents=documents)
 
 
 def decoded(
-    read: Callable[[int], bytes],
-    name: str,
-    *,
-    offset: int = 0,
-    documents: str = "line",
-    lowercase: bool = False,
+    read: Callable[[int], bytes], name: str, *, offset: int = 0, documents: str = "line"
 ) -> Iterator[str]:
     """Yield the marked text that `read(size)` returns piece by piece, in blocks.
 
@@ -158,8 +146,7 @@ def decoded(
         text = text_of(data, name, offset=offset)
         if offset == first and not ends_with_line:
             text = _LEADING.sub("", text)
-        text = marked(text, documents)
-        return text.lower() if lowercase else text
+        return marked(text, documents)
 
     while data := read(max(BLOCK_BYTES, len(rest))):  # a long document is searched a few times
         rest += data

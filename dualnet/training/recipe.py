@@ -207,9 +207,7 @@ class Recipe(Settings):
     excludes = {"clipnorm": ["global_clipnorm"]}
 
     def check(self) -> None:
-        check_lengths(
-            self.sequence_length, self.length_deviation, self.longest_length, self.partial_shuffle
-        )
+        check_lengths(self.sequence_length, self.length_deviation, self.longest_length)
         batching = f"with batching={self.batching!r}, which"
         shuffled = {"length_deviation": 0, "partial_shuffle": False, "drop_state_probability": 0}
         for name, off in shuffled.items():
