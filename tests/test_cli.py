@@ -664,7 +664,7 @@ def test_train_warns_of_unk_that_only_held_out_text_has(cli, tmp_path):
         loop._tell_of_text(dualnet.corpora.load(tmp_path, **settings))
         shown = cli.capsys.readouterr().err
         assert ("<unk> is 33.3% of 'test' and not in train" in shown) == warns
-        assert ("as byte-level BPE, which loses nothing; 257 units" in shown) != warns
+        assert ("as byte-level BPE, which loses nothing; 257 tokens" in shown) != warns
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ import pytest
 import dualnet
 from dualnet import _files, scorers
 from dualnet.cli import console
-from dualnet.cli.command import settings_of
 from dualnet.corpora import records
 from dualnet.runs import Run
 from dualnet.text import ByteTokenizer, Vocabulary

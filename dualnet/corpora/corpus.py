@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dualnet.corpora.token_batches import TokenBatches
 
 EMBEDDED = "python-reference"
-LEAST_UNITS, MOST_UNITS = 257, 32_000  # of the byte-level BPE for a text of one's own
+LEAST_TOKENS, MOST_TOKENS = 257, 32_000  # of the byte-level BPE for a text of one's own
 NAMES = (EMBEDDED, "ptb", "wikitext-2", "wikitext-103")
 
 
@@ -136,7 +136,7 @@ def load(
     `documents="blank-line"`, no document is cut.
 
     By default, a text of your own is read as byte-level BPE, which loses nothing, with as many
-    units as suit the size of train: 4,000 for 1 MB, from 257 to 32,000. A named corpus, and a
+    tokens as suit the size of train: 4,000 for 1 MB, from 257 to 32,000. A named corpus, and a
     text whose rare words are `<unk>` already, at least one word in 1,000, are read as words. So is
     any text if `vocabulary_size` or `min_count` is given. Every line ends in `<eos>`, even a blank
     one.
@@ -168,7 +168,7 @@ def load(
             and to 1 if rare words of train are `<unk>` already.
         vocabulary: A `Tokenizer` to use, e.g. that of a trained model.
         tokenizer: "words"; "characters"; "bytes"; "bpe:8000", "unigram:8000" or
-            "word-piece:8000", which learns that many units from train; the path of a
+            "word-piece:8000", which learns that many tokens from train; the path of a
             `tokenizer.json` of Hugging Face's `tokenizers` or of a `.model` of SentencePiece; or
             a `Tokenizer`.
         documents: what ends a document, and is read as `<eos>`: "line", the default, every
@@ -236,14 +236,14 @@ def suited_tokenizer(text: Text) -> str:
     """Return the name of the tokeniser that suits a text of one's own.
 
     Words for a prepared text, in which rare words are `<unk>`. Else byte-level BPE, whose number
-    of units grows with the square root of the training text: 4,000 for 1 MB.
+    of tokens grows with the square root of the training text: 4,000 for 1 MB.
     """
     blocks = itertools.islice(text.read("train"), DOCUMENT_BYTES // BLOCK_BYTES)
     begin = words_of("".join(blocks)[:DOCUMENT_BYTES])
     if has_unknown(begin.count(UNK), len(begin)):
         return Vocabulary.kind
-    units = 4 * math.isqrt(text.size("train"))
-    return f"bpe:{min(max(units, LEAST_UNITS), MOST_UNITS)}"
+    tokens = 4 * math.isqrt(text.size("train"))
+    return f"bpe:{min(max(tokens, LEAST_TOKENS), MOST_TOKENS)}"
 
 
 def _note(text: Text, tokenizer: Tokenizer) -> str:
@@ -255,8 +255,8 @@ def _note(text: Text, tokenizer: Tokenizer) -> str:
         )
     loses = "capitals alone" if tokenizer.lowercase else "nothing"
     return (
-        f"Reading {text.source!r} as byte-level BPE, which loses {loses}; {len(tokenizer):,} units "
-        f"suit the {text.size('train'):,} bytes of train. For words: --tokenizer words."
+        f"Reading {text.source!r} as byte-level BPE, which loses {loses}; {len(tokenizer):,} "
+        f"tokens suit the {text.size('train'):,} bytes of train. For words: --tokenizer words."
     )
 
 

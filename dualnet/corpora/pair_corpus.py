@@ -80,10 +80,10 @@ class PairCorpus:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{split}={len(self.split(split))}" for split in SPLITS)
-        units = f"{len(self.source_vocabulary)}"
-        units += "" if self.joint else f"/{len(self.target_vocabulary)}"
+        vocabulary_sizes = f"{len(self.source_vocabulary)}"
+        vocabulary_sizes += "" if self.joint else f"/{len(self.target_vocabulary)}"
         languages = f"{self.source}-{self.target}"
-        return f"PairCorpus({self.name!r}, {languages}, {sizes}, vocabulary={units})"
+        return f"PairCorpus({self.name!r}, {languages}, {sizes}, vocabulary={vocabulary_sizes})"
 
     def split(self, name: str) -> PairSplit:
         """Return the pairs of split `name`: "train", "valid" or "test"."""

@@ -115,10 +115,11 @@ class Files(Records):
         self.size = sum(path.stat().st_size for path in files) if is_known else None
 
     def read(self) -> Iterator[Line]:
-        line = None
+        is_empty = True
         for line in lines(*self.paths):
             if self.blank or line.text.strip():
+                is_empty = False
                 yield line
-        if line is None and not self.may_be_empty:
+        if is_empty and not self.may_be_empty:
             source = ", ".join(map(source_of, self.paths))
             raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")

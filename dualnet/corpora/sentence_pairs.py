@@ -76,6 +76,8 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
+            if isinstance(item, (tuple, list, np.ndarray)) and len(item) == 2:
+                item = dict(zip(KEYS, item))
             sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number} of `pairs`"))
     if not sentence_pairs:
         raise ArgumentError("pairs", "must hold at least one pair. Received: none.")
@@ -115,8 +117,6 @@ def pair_of(line: Line) -> SentencePair:
 
 
 def _pair(record: Any, *, default: str, place: str) -> SentencePair:
-    if isinstance(record, (tuple, list, np.ndarray)) and len(record) == 2:
-        record = dict(zip(KEYS, record))
     if not isinstance(record, Mapping):
         raise ValueError(f"Each pair must be a JSON object or a tuple of two. Received: {place}.")
     values = {"UID": default, "field": default, **record}

@@ -28,7 +28,7 @@ class ByteLevelBPE:
         merges: Left, right and merged id of each merge, in the order of their ranks.
         divides: Whether a document is divided into words first.
         lowercases: Whether the file itself lower-cases text, between the two steps of `added`.
-        added: Texts that are units of their own, and their ids; those of the first dictionary
+        added: Texts that are tokens of their own, and their ids; those of the first dictionary
             are found first. Those that are special have None: they are read as text.
         spelling: The bytes that each id stands for.
     """

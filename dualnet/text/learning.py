@@ -22,22 +22,22 @@ def train_tokenizer(
     lowercase: bool = False,
     special: str | Iterable[str] = (),
 ) -> LibraryTokenizer:
-    """Return a tokeniser whose units are learnt from `texts` by the library `tokenizers`.
+    """Return a tokeniser whose tokens are learnt from `texts` by the library `tokenizers`.
 
-    "bpe" is byte-level: its units are strings of bytes within a word, with the space before
-    it, so that no text is unknown and decoding gives every text back unchanged. The units of
+    "bpe" is byte-level: its tokens are strings of bytes within a word, with the space before
+    it, so that no text is unknown and decoding gives every text back unchanged. The tokens of
     "unigram" and "word-piece" are parts of words of characters, and those of "characters" are
-    characters; what `texts` do not hold is `<unk>`. The same texts give the same units again,
-    except that "unigram" and "word-piece" put units of equal frequency in any order.
+    characters; what `texts` do not hold is `<unk>`. The same texts give the same tokens again,
+    except that "unigram" and "word-piece" put tokens of equal frequency in any order.
 
     Args:
-        texts: Strings, read once. With `documents="line"`, no unit spans a newline.
+        texts: Strings, read once. With `documents="line"`, no token spans a newline.
         kind: "bpe", "unigram", "word-piece" or "characters".
-        size: int. Number of units, `<eos>` included; at least 257 for "bpe".
+        size: int. Number of tokens, `<eos>` included; at least 257 for "bpe".
             Fewer are learnt if the texts have too few words. None for "characters": all.
         documents: See `LibraryTokenizer`.
         lowercase: bool. Whether text is lower-cased first, here and later.
-        special: Strings that are one unit each wherever a text has them, e.g. "<unk>" in
+        special: Strings that are one token each wherever a text has them, e.g. "<unk>" in
             WikiText.
 
     Example:
@@ -100,18 +100,18 @@ def train_tokenizer(
     with library_errors("The text and the size must fit"):
         tokenizer.train_from_iterator(pieces(), trainer)
     if kind == "word-piece" and tokenizer.get_vocab_size() > learnt:  # characters alone
-        units = _commonest(tokenizer.get_vocab(), counts, learnt)
-        tokenizer.model = models.WordPiece(units, unk_token=UNK)
+        tokens = _commonest(tokenizer.get_vocab(), counts, learnt)
+        tokenizer.model = models.WordPiece(tokens, unk_token=UNK)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in special])
     return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
 
 
-def _commonest(units: Mapping[str, int], counts: Counter[str], size: int) -> dict[str, int]:
-    """Return the first two of `units`, and those of the commonest characters, `size` in all."""
-    ordered = sorted(units, key=units.__getitem__)
-    ranked = sorted(ordered[2:], key=lambda unit: -counts[unit.removeprefix("##")])
+def _commonest(tokens: Mapping[str, int], counts: Counter[str], size: int) -> dict[str, int]:
+    """Return the first two of `tokens`, and those of the commonest characters, `size` in all."""
+    ordered = sorted(tokens, key=tokens.__getitem__)
+    ranked = sorted(ordered[2:], key=lambda token: -counts[token.removeprefix("##")])
     kept = {*ordered[:2], *ranked[: size - 2]}
-    return {unit: i for i, unit in enumerate(unit for unit in ordered if unit in kept)}
+    return {token: i for i, token in enumerate(token for token in ordered if token in kept)}
 
 
 def check_size(kind: str, size: int | None, *, special: int = 0) -> int:

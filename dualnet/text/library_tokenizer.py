@@ -29,7 +29,7 @@ class LibraryTokenizer(Tokenizer):
 
     Documents are encoded one by one, without the special tokens that the file would add, and
     text that spells a special token is read as text. `<eos>` is the first of `END_NAMES` that
-    the file has; if it has none, `<eos>` is added as the last unit.
+    the file has; if it has none, `<eos>` is added as the last token.
 
     Args:
         json: str. The text of a `tokenizer.json`.
@@ -105,15 +105,15 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _tokens(self) -> list[str]:
-        """The units in the library's own spelling."""
+        """The tokens in the library's own spelling."""
         vocabulary = self._library.get_vocab(with_added_tokens=True)
         return sorted(vocabulary, key=vocabulary.__getitem__)
 
     @functools.cached_property
     def words(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The units as they are shown."""
+        """The tokens as they are shown."""
         if self._writes_bytes:
-            shown = [unit.decode(errors="backslashreplace") for unit in self._spelt]
+            shown = [token.decode(errors="backslashreplace") for token in self._spelt]
         else:
             shown = list(self._tokens)
         for i, name in ((self.eos_id, EOS), (self.unk_id, UNK)):
@@ -142,14 +142,14 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _writes_bytes(self) -> bool:
-        """Whether each unit is a string of bytes, written in the characters of `alphabet`."""
+        """Whether each token is a string of bytes, written in the characters of `alphabet`."""
         steps = _steps(self._data["pre_tokenizer"])
         is_marked = self.kind == "bpe" and any(step["type"] == "ByteLevel" for step in steps)
         return is_marked and alphabet().keys() <= self._data["model"]["vocab"].keys()
 
     @functools.cached_property
     def _byte_level(self) -> bool:
-        """Whether the bytes of the units spell out every text."""
+        """Whether the bytes of the tokens spell out every text."""
         data = self._data
         steps = _steps(data["pre_tokenizer"])
         return (
@@ -182,14 +182,14 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _added(self) -> dict[int, dict[str, Any]]:
-        """The units that the file adds to those of the model, by id."""
+        """The tokens that the file adds to those of the model, by id."""
         return {token["id"]: token for token in self._data["added_tokens"]}
 
     @functools.cached_property
     def _spelt(self) -> list[bytes]:
         return [
-            _bytes_of(unit) if self._writes_bytes and i not in self._added else unit.encode()
-            for i, unit in enumerate(self._tokens)
+            _bytes_of(token) if self._writes_bytes and i not in self._added else token.encode()
+            for i, token in enumerate(self._tokens)
         ]
 
     def encode_marked(self, text: str) -> np.ndarray:
@@ -205,7 +205,7 @@ class LibraryTokenizer(Tokenizer):
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         with library_errors(READABLE):
             encoding = self._library.encode(text, add_special_tokens=False)
-        return ((unit, *span) for unit, span in zip(encoding.ids, encoding.offsets))
+        return ((token, *span) for token, span in zip(encoding.ids, encoding.offsets))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
@@ -245,7 +245,7 @@ def library_errors(requirement: str) -> Iterator[None]:
 
 @functools.cache
 def alphabet() -> dict[str, int]:
-    """Return the byte for which each character stands in the units of a byte-level tokeniser.
+    """Return the byte for which each character stands in the tokens of a byte-level tokeniser.
 
     Printable characters of Latin-1 stand for their own codes, the others follow from 256 on.
     """
@@ -255,12 +255,12 @@ def alphabet() -> dict[str, int]:
     return {chr(codes[byte]): byte for byte in range(256)}
 
 
-def _bytes_of(unit: str) -> bytes:
-    """Return the bytes that a unit of a byte-level tokeniser stands for."""
+def _bytes_of(token: str) -> bytes:
+    """Return the bytes that a token of a byte-level tokeniser stands for."""
     byte_of = alphabet()
-    if any(character not in byte_of for character in unit):  # which no text leads to
-        return unit.encode()
-    return bytes(byte_of[character] for character in unit)
+    if any(character not in byte_of for character in token):  # which no text leads to
+        return token.encode()
+    return bytes(byte_of[character] for character in token)
 
 
 def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -328,5 +328,5 @@ class ByteTokenizer(Tokenizer):
 
 
 def byte_units() -> dict[str, int]:
-    """Return the units of the file of a `ByteTokenizer`."""
+    """Return the tokens of the file of a `ByteTokenizer`."""
     return {**alphabet(), EOS: BYTE_EOS}

@@ -25,7 +25,7 @@ class SentencePieceTokenizer(Tokenizer):
     divides text in its own way.
 
     `<eos>` is the end piece that the file names, usually `</s>`; else a control piece with one of
-    `END_NAMES`; else it is added as the last unit. `<unk>` is the unknown piece. Other control
+    `END_NAMES`; else it is added as the last token. `<unk>` is the unknown piece. Other control
     pieces, such as `<s>` and `<pad>`, keep their ids; no text is read as one, not even one that
     spells it, and they decode to nothing.
 
@@ -119,7 +119,7 @@ class SentencePieceTokenizer(Tokenizer):
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         with library_errors(READABLE):
             encoding = self._library.encode(text, return_type="offset_mapping")
-        return ((unit, *span) for unit, span in zip(encoding["ids"], encoding["offsets"]))
+        return ((token, *span) for token, span in zip(encoding["ids"], encoding["offsets"]))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""

@@ -20,16 +20,16 @@ NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
 class Tokenizer(abc.ABC):
     """Turns text into ids, from 0 to `len(tokenizer) - 1`, and ids into text.
 
-    `<eos>` stands where a document ends, and is a unit like any other.
+    `<eos>` stands where a document ends, and is a token like any other.
 
     Attributes:
-        words: tuple of str. The units in the order of their ids, as they are shown: `<eos>`,
+        words: tuple of str. The tokens in the order of their ids, as they are shown: `<eos>`,
             `<unk>`, "the", " the", "\\xe4".
         documents: What ends a document, and is read as `<eos>`: "line", a newline;
             "blank-line", one or more blank lines; "file", the end of a file, so that no text
             has one in its midst.
         lowercase: bool. Whether text is lower-cased first.
-        sha256: str. Equal hashes mean equal units in equal order.
+        sha256: str. Equal hashes mean equal tokens in equal order.
 
     Example:
 
@@ -48,7 +48,7 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def kind(self) -> str:
-        """What the units are: "words", "bytes", "characters", "bpe", ..."""
+        """What the tokens are: "words", "bytes", "characters", "bpe", ..."""
 
     @property
     @abc.abstractmethod
@@ -72,13 +72,13 @@ class Tokenizer(abc.ABC):
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
-        """The id of each unit, of several that are shown alike the first one."""
+        """The id of each token, of several that are shown alike the first one."""
         return {word: i for i, word in reversed([*enumerate(self.words)])}
 
     @property
     @abc.abstractmethod
     def sha256(self) -> str:
-        """The SHA-256 of the units."""
+        """The SHA-256 of the tokens."""
 
     @property
     def eos_id(self) -> int | None:
@@ -94,7 +94,7 @@ class Tokenizer(abc.ABC):
     def unknown_ids(self) -> list[int]:
         """The ids that unknown words take: that of `<unk>`, and that of a space before it.
 
-        Where other words begin with their space, `<unk>` is read after a unit that is nothing but
+        Where other words begin with their space, `<unk>` is read after a token that is nothing but
         a space. Texts in which no word is unknown hardly have it.
         """
         if self.unk_id is None:
@@ -114,11 +114,11 @@ class Tokenizer(abc.ABC):
         if self.loses:
             raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
         special = {self.unk_id: b"", self.eos_id: ENDS[self.documents].encode()}
-        return tuple(special.get(i, unit) for i, unit in enumerate(self._spelt))
+        return tuple(special.get(i, token) for i, token in enumerate(self._spelt))
 
     @functools.cached_property
     def _spelt(self) -> list[bytes]:
-        """The bytes that each unit stands for in a text."""
+        """The bytes that each token stands for in a text."""
         return [word.encode() for word in self.words]
 
     @abc.abstractmethod
@@ -127,11 +127,11 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _spans(self, text: str) -> Iterable[tuple[int, int, int]]:
-        """Return the id, start and end of each unit of a document, in characters."""
+        """Return the id, start and end of each token of a document, in characters."""
 
     @abc.abstractmethod
     def save(self, path: StrPath) -> None:
-        """Write the units to the file `path`; all or nothing."""
+        """Write the tokens to the file `path`; all or nothing."""
 
     def get_config(self) -> dict[str, Any]:
         """Return a JSON-serialisable config for `from_config`."""
@@ -169,7 +169,7 @@ class Tokenizer(abc.ABC):
         return b"".join(spelling[i] for i in self._checked(ids)).decode(errors="replace")
 
     def whole_units(self, ids: Iterable[int]) -> tuple[list[str], np.ndarray]:
-        """Return the units of `ids` as text, without broken characters.
+        """Return the tokens of `ids` as text, without broken characters.
 
         Units that spell a character between them, such as bytes, are one.
 
@@ -190,14 +190,14 @@ class Tokenizer(abc.ABC):
         return texts[:used], np.array(starts[:used], "int64")
 
     def id(self, word: str) -> int:
-        """Return the id of the unit that is shown as `word`, or of `<unk>`, if there is one."""
+        """Return the id of the token that is shown as `word`, or of `<unk>`, if there is one."""
         i = self._ids.get(word, self.unk_id)
         if i is None:
             raise ArgumentError("word", f"must be a token, since there is no {UNK}.", word=word)
         return i
 
     def word(self, id: int) -> str:
-        """Return the unit of `id`, from 0 to `len(tokenizer) - 1`."""
+        """Return the token of `id`, from 0 to `len(tokenizer) - 1`."""
         return self.words[self._checked([id])[0]]
 
     def _documents(self, ids: Iterable[int]) -> list[list[int]]:
