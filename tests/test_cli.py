@@ -19,7 +19,7 @@ import pytest
 import dualnet
 from dualnet import corpora, runs, serving, training, zoo
 from dualnet.adaptation.statistics import statistics_of
-from dualnet.cli.console import Table, truncate
+from dualnet.cli.console import Table
 from dualnet.cli.evaluating import cache_settings
 from dualnet.corpora import encoding
 from dualnet.runs import Run
@@ -410,16 +410,6 @@ def test_the_experts_of_a_model_are_analysed(cli, folder, corpus, tmp_path):
     assert "coefficient of variation\n" in out and (tmp_path / "shares.png").exists()
 
 
-def test_the_cache_has_the_published_settings_of_the_card_and_corpus():
-    run, file = Run(pathlib.Path(), {"name": "awd_lstm"}), Run(pathlib.Path(), {})
-    defaults = {"size": 500, "weight": 0.2, "scale": 0.3, "start": "at_once"}
-    assert cache_settings([], run, "animals") == defaults
-    published = {"size": 500, "weight": 0.1, "scale": 1.0, "start": "when_full"}
-    assert cache_settings([], run, "ptb") == published
-    assert cache_settings(["weight=0.4"], run, "ptb") == {**published, "weight": 0.4}
-    assert cache_settings([], file, "ptb") == defaults
-
-
 def type_in(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
@@ -611,12 +601,6 @@ def test_rows_of_scores_fit_the_terminal(cli, run, monkeypatch):
     ]
 
 
-def test_wide_characters_take_two_columns_of_a_row():
-    assert truncate("猫が魚を見る", 12) == "猫が魚を見る"
-    assert truncate("猫が魚を見る", 11) == "猫が魚を..."
-    assert truncate("a cat", 5) == "a cat" and truncate("a cat sees", 5) == "a..."
-
-
 @pytest.mark.parametrize("command", ["generate", "score"])
 @pytest.mark.parametrize(
     ("data", "message"),
@@ -651,11 +635,6 @@ def test_control_characters_of_files_are_escaped(cli, capsys, tmp_path):
     assert "a\\x1b[31m\\x9b1m\nred\tword" in out and "\x1b" not in out and "\x9b" not in out
     assert str(Table(["word"], [["\x1b[2J"]])) == "word\n\\x1b[2J"
     assert "\x1b" not in cli.refused("card \x1b[2J")
-
-
-def test_a_setting_of_too_many_digits_hides_no_other_mistake(cli, tmp_path):
-    train = f"train lstm --corpus ptv --output {tmp_path}/x --set units={'9' * 5000}"
-    assert "Unknown corpus" in cli.refused(train)  # not told by Python's limit of digits
 
 
 def test_train_warns_of_unk_that_only_held_out_text_has(cli, tmp_path):

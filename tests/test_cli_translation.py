@@ -4,7 +4,6 @@ import dataclasses
 import io
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -291,12 +290,6 @@ def test_translations_are_written_to_a_file_whole_or_not_at_all(cli, translator_
     assert "translations" in (tmp_path / "out.json").read_text("utf-8")
 
 
-def test_files_name_their_sides_source_and_target(pairs_folder):
-    files = {split: (f"{split}.digits", f"{split}.words") for split in corpora.SPLITS}
-    pairs = corpora.load_pairs(pairs_folder, files=files, tokenizer="words")
-    assert (pairs.source, pairs.target) == ("source", "target")
-
-
 def test_bars_in_a_translation_do_not_end_a_field_of_moses(
     cli, translator_run, lines, tmp_path, monkeypatch
 ):
@@ -366,16 +359,6 @@ def test_bad_input_is_refused_in_one_sentence(cli, translator_run, others, pairs
     }  # fmt: skip
     assert BAD[command] in cli.refused(command.format(**places))
     assert not (others / "new").exists()
-
-
-def test_a_translator_is_refused_at_once_where_a_language_model_is_needed(translator_run):
-    code = (
-        "import sys; from dualnet.cli import main\n"
-        f"assert main(['generate', {str(translator_run)!r}, '--prompt', 'one']) == 2\n"
-        "assert not {'tensorflow', 'keras', 'jax', 'torch'} & set(sys.modules)"
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert process.returncode == 0 and "Use `dualnet translate`" in process.stderr, process.stderr
 
 
 def test_bleu_cannot_be_watched_without_the_extra(cli, pairs_folder, tmp_path, monkeypatch):
