@@ -132,7 +132,7 @@ def evaluate(options: Evaluate) -> Result:
         dualnet evaluate runs/en-de --protocol multi30k
     """
     run = Run.open(options.run_folder)
-    if run.is_folder:
+    if run.is_folder or options.dynamic:
         _check_kind(options, run.translates)
     if options.dynamic:
         return adapt(options)
