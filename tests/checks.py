@@ -305,9 +305,6 @@ def check_step(cell, rng):
 
 # --- any layer
 
-SECTION = re.compile(r"Args(?: \((.+)\))?:")
-ENTRY = re.compile(r"    (\w+): (.*)")
-
 
 def documented(kind):
     """Return the entries of the arguments in the manual of a class, by name."""

@@ -133,7 +133,7 @@ def check_search(outputs):
     assert [row[2] for row in ranked] == sorted(row[2] for row in ranked)
     assert outputs.numbers("get_best_models")[-1] == [pytest.approx(ranked[0][2], rel=0.05)]
     assert "dualnet train best.toml" in outputs.text("best.toml")
-    assert outputs.data("parallel_coordinates.png", "image/png")
+    assert outputs.data("search.png", "image/png")
 
 
 def check_translate(outputs):

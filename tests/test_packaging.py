@@ -50,7 +50,7 @@ import dualnet.requests
 from dualnet import corpora, zoo
 from dualnet.cli import main
 from dualnet.corpora import cached_ids
-from dualnet.tuning.report import hparams, tables
+from dualnet.tuning import report
 
 def check(what):
     large = {"jax", "keras", "keras_tuner", "matplotlib", "sklearn", "tensorflow", "torch"}
@@ -66,9 +66,8 @@ cached_ids.LARGE_BYTES = 0
 corpora.load(sys.argv[1])
 check("a large text")
 job = SimpleNamespace(name="j", kind="training", space=())
-rows = [tables.Row(trial="0", status="failed", drawn={})]
-hparams.write_hparams(Path(sys.argv[2]), job, rows)
-tables.write_tables(Path(sys.argv[2]), job, rows)
+rows = [report.Row(trial="0", status="failed", drawn={})]
+report.write_report(Path(sys.argv[2]), job, rows)
 check("the report of a search")
 """
 

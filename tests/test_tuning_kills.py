@@ -171,9 +171,7 @@ def test_standard_output_holds_the_results_alone(killed):
     least = min(table, key=lambda row: float(row["val_perplexity"]))
     assert results["best"]["trial"] == least["trial"]
     assert f"{results['best']['val_perplexity']}" == least["val_perplexity"]
-    assert imread(killed["folder"] / "parallel_coordinates.png").shape[0] > 100
-    assert list(results["left_out"]) == ["importance.png"]
-    assert any((killed["folder"] / "tensorboard").rglob("events.out.*"))
+    assert imread(killed["folder"] / "search.png").shape[0] > 100
     assert (killed["folder"] / "best.toml").is_file()
 
 

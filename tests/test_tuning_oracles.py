@@ -15,7 +15,7 @@ from keras_tuner.engine.trial import TrialStatus
 
 from dualnet.tuning import Job
 from dualnet.tuning.engine import oracles
-from dualnet.tuning.engine.oracles import FAILURES, OBJECTIVE, count_trials, make_oracle
+from dualnet.tuning.engine.oracles import FAILURES, OBJECTIVE, make_oracle
 from dualnet.tuning.job import Parameter
 from dualnet.tuning.trial import should_prune
 
@@ -151,16 +151,6 @@ def test_a_search_goes_on_past_failures_and_the_best_are_completed(tmp_path):
     assert [trial.score for trial in oracle.get_best_trials(2)] == [3.0, 5.0]
 
 
-@pytest.mark.parametrize("tuner", ["random", "bayesian", "hyperband", "grid"])
-def test_an_oracle_gives_out_what_it_says(tmp_path, tuner):
-    options = {"factor": 3} if tuner == "hyperband" else {}
-    space = (Parameter(name="output_dropout", values=(0.0, 0.1, 0.2, 0.3)),)
-    oracle = begin(tmp_path, job_of(tuner, space=space if tuner == "grid" else SPACE, **options))
-    expected = count_trials(oracle)
-    scores = iter(range(99, 0, -1))
-    assert len(finish(oracle, lambda trial: float(next(scores)))) == expected > 0
-
-
 @pytest.mark.parametrize("scale", ["linear", "log", "reverse_log"])
 def test_a_grid_tries_each_value_of_a_range_once(tmp_path, scale):
     for i, ends in enumerate([(0.1, 0.9), (0.1, 0.8), (1, 10)]):
@@ -168,10 +158,9 @@ def test_a_grid_tries_each_value_of_a_range_once(tmp_path, scale):
         names = {"min_value": ends[0], "max_value": ends[1], "step": step, "sampling": scale}
         grid = job_of("grid", space=(Parameter(name="output_dropout", **names),))
         oracle = begin(tmp_path / f"{i}", grid)
-        count = count_trials(oracle)
         finish(oracle)
         values = [t.hyperparameters.values["output_dropout"] for t in oracle.trials.values()]
-        assert len(values) == count and min(np.diff(sorted(values))) > 1e-3
+        assert len(values) == 4 and min(np.diff(sorted(values))) > 1e-3
 
 
 @pytest.mark.parametrize("tuner", ["random", "bayesian", "hyperband"])
@@ -329,12 +318,7 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
         ([9, 9], [[1, 1]] * 3, 10, False),  # in the first fifth
         ([9, 9, 9], [[1, 1, 1]] * 2, 10, False),  # fewer than three peers
         ([9, 2, 9], [[1, 3, 3], [3, 3, 3], [3, 3, 3]], 10, False),  # the best so far counts
-        ([5, 5, 5], [[5, 5, 5]] * 3, 10, False),  # as good as the median
         ([9, 9, 9], [[9, 9, 9, 1]] * 3, 10, False),  # later epochs do not count
-        ([9, 9, 8.5], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, False),
-        ([9, 9, 8.6], [[9, 9, 8], [9, 9, 9], [9, 9, 7], [9, 9, 9]], 10, True),
-        ([9, 9], [[1, 1]] * 3, 1, True),
-        ([], [], 10, False),
     ],
 )
 def test_a_trial_behind_the_median_is_pruned(perplexities, peers, epochs, pruned):

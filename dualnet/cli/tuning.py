@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dualnet import zoo
 from dualnet._fields import field
 from dualnet._files import check_new, read_json
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Result, Table, comparison, number, quietly, silence
+from dualnet.cli.console import Result, Table, comparison, number, silence
 from dualnet.cli.options import Reading, Resuming, check_corpus, open_language_model
+from dualnet.runs.folder import RESULTS
 from dualnet.tuning.job import CORPUS, JOB, Searching
 from dualnet.tuning.loading import list_jobs, load_job, text_of
 
@@ -44,8 +44,6 @@ def jobs(options: Jobs) -> Result:
         dualnet jobs dual_table1
     """
     if options.name is not None:
-        if zoo.is_file(options.name):
-            quietly("dualnet.training")  # a job of your own is checked with it
         job = load_job(options.name)
         return Result(dataclasses.asdict(job), text_of(options.name).rstrip())
     known = [*map(load_job, list_jobs())]
@@ -59,8 +57,7 @@ def tune(options: Tune) -> Result:
     Examples:
         dualnet tune dual_table1 --corpus ptb --output searches/dual --max-trials 20
     """
-    if not zoo.is_file(options.job):  # the check of your own job needs Keras
-        load_job(options.job)
+    load_job(options.job)  # refuses a mistake before Keras is loaded
     run = options.run_folder
     if run is not None:
         run = str(open_language_model(run, name="run").path)
@@ -70,7 +67,6 @@ def tune(options: Tune) -> Result:
         check_corpus(options.corpus, options.reading(), resume=options.resume)
     with silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
-        from dualnet.tuning.report.tables import RESULTS
     arguments = {**options.arguments_of("job", "run_folder"), **options.settings}
     tuner = search(options.job, options.corpus, run=run, **arguments)
     if tuner.is_worker:
@@ -90,18 +86,17 @@ def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
     for key, value in best["settings"].items():
         yield f"  {key} = {json.dumps(value)}"
     if "comparison" in results:
-        has_bits = any(row["test_bits_per_byte"] is not None for row in results["comparison"])
         rows = [
-            [row["evaluation"], row["when"],
-             *(number(row[f"{split}_perplexity"]) for split in ("valid", "test")),
-             *[number(row["test_bits_per_byte"], digits=3)] * has_bits,
-             row.get("message", "")]
+            [
+                row["evaluation"],
+                row["when"],
+                number(row["valid_perplexity"]),
+                number(row["test_perplexity"]),
+                number(row["test_bits_per_byte"], digits=3),
+                row.get("message", ""),
+            ]
             for row in results["comparison"]
-        ]  # fmt: skip
-        bits = ["test, bits per byte"] * has_bits
-        yield Table(["evaluation", "", "validation", "test", *bits, ""], rows)
-    left_out = results.get("left_out", {})
-    plots = [one for one in ("parallel_coordinates.png", "importance.png") if one not in left_out]
-    yield f"Saved in {folder}: trials.csv, best.toml, {', '.join(plots)}, TensorBoard's HParams"
-    for name, reason in left_out.items():
-        yield f"No {name}: {reason}."
+        ]
+        head = ["evaluation", "", "validation", "test", "test, bits per byte", ""]
+        yield Table(head, rows)
+    yield f"Saved in {folder}: trials.csv, best.toml and search.png"

@@ -1,10 +1,15 @@
 """Fonts for labels in any script."""
 
+from __future__ import annotations
+
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def set_fonts(figure: Any) -> None:
+def set_fonts(figure: Figure) -> None:
     """Let matplotlib draw the texts of `figure` in installed fonts that have their characters.
 
     Nothing changes where the default font has them all.
@@ -12,7 +17,7 @@ def set_fonts(figure: Any) -> None:
     from matplotlib import rcParams
     from matplotlib.text import Text
 
-    texts = figure.findobj(Text)
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     families = fallbacks("".join(text.get_text() for text in texts))
     for text in texts if families else ():
         # Not bold: few of these fonts are, and matplotlib reports each that is not.
@@ -25,14 +30,12 @@ def fallbacks(text: str) -> list[str]:
 
     default = get_font(findfont(FontProperties()))
     missing = {*map(ord, text)} - {ord("\n")} - default.get_charmap().keys()
-    found: dict[str, set[int]] = {}
+    families = []
     for font in fontManager.ttflist if missing else ():
         if not font.name.startswith("Last Resort"):  # it has a box for every character
             with contextlib.suppress(OSError, RuntimeError):  # a font that cannot be read
-                found[font.name] = missing & get_font(font.fname).get_charmap().keys()
-    families = []
-    for name in sorted(found, key=lambda name: (-len(found[name]), name)):
-        if found[name] & missing:
-            families.append(name)
-            missing = missing - found[name]
+                characters = get_font(font.fname).get_charmap().keys()
+                if missing & characters:
+                    families.append(font.name)
+                    missing = missing - characters
     return families

@@ -1,15 +1,12 @@
 """Searches for settings: `search` runs a job of `tuning/`, or one of your own, with KerasTuner.
 
-The room has three parts:
-
-- the search, here: `job` says what is searched, `loading` reads it from a file, and `job_checks`
-  checks it; `search_run` begins or resumes a search, and runs it to its end; its processes share
-  `search_folder`; `trial` is one of its trials, done by `trial_process`;
-- `engine`, what stands in for KerasTuner's gaps: oracles, tuner, processes, chief;
-- `report`, what a search shows and leaves: tables, plots, TensorBoard's HParams.
+`job` says what is searched, and `loading` reads it from a file; `search_run` begins or resumes a
+search, and runs it to its end; its processes share `search_folder`; `trial` is one of its trials,
+done by `trial_process`; `report` is what it leaves, and `display` what it shows. `engine/` stands
+in for KerasTuner's gaps: oracles, tuner, processes, chief.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dualnet._checks import extra
 from dualnet.tuning.job import Job
@@ -26,7 +23,7 @@ _NEED_KERAS_TUNER = ("HyperModel", "SearchError", "search")
 __all__ = ["Job", "list_jobs", "load_job", *_NEED_KERAS_TUNER]  # noqa: PLE0604
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _NEED_KERAS_TUNER:
         raise AttributeError(f"module 'dualnet.tuning' has no attribute {name!r}")
     with extra("tune", "Searches need KerasTuner"):

@@ -52,7 +52,7 @@ class HyperModel(keras_tuner.HyperModel):
 
     def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
         if job.kind != "training":
-            received = f"{job.name!r} of the kind {job.kind!r}. Use dualnet.tuning.search"
+            received = f"{job.kind!r}. Use dualnet.tuning.search"
             raise ArgumentError("job", f"must be of the kind 'training'. Received: {received}.")
         self.job = job
         self.corpus = corpus

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import zoo
-from dualnet._checks import StrPath, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._data import folder, list_tables
-from dualnet._toml import OTHERS, check_keys, read_toml
-from dualnet.tuning.job import PARAMETER, SCHEMA, VALUE, Job, JobError, Parameter, parse_count
+from dualnet._toml import read_toml
+from dualnet.tuning.job import Job, Parameter, parse_count
 
 
 def list_jobs(pattern: str = "*") -> list[str]:
@@ -41,25 +41,17 @@ def load_job(name: StrPath) -> Job:
     >>> load_job("krause_dynamic").kind
     'evaluation'
     """
-    if zoo.is_file(name):
-        where = file = os.fspath(name)
-        table = read_toml(file, what="A job")
-    elif name in list_jobs():
-        where, file = f"tuning/{name}.toml", ""
-        table = tomllib.loads(text_of(name))
-    else:
-        hint = did_you_mean(name, list_jobs(), most=3)
-        way_out = "`dualnet jobs` lists all jobs; the name of a job file of your own ends in .toml."
-        raise ValueError(f"Unknown job. Received: name={name!r}.{hint} {way_out}")
+    if not zoo.is_file(name):
+        if name not in list_jobs():
+            hint = did_you_mean(name, list_jobs(), most=3)
+            way_out = "`dualnet jobs` lists all; the name of a job file of your own ends in .toml."
+            raise ValueError(f"Unknown job. Received: name={name!r}.{hint} {way_out}")
+        return _job(tomllib.loads(text_of(name)), os.fspath(name), "")
+    file = os.fspath(name)
     try:
-        job = _job(table, Path(name).stem, file)
-        if file:  # dualnet's own jobs are checked by its tests: showing them needs no Keras
-            from dualnet.tuning.job_checks import check_job
-
-            check_job(job)
-    except JobError as error:
-        raise ValueError(f"{where}: {error}") from None
-    return job
+        return _job(read_toml(file, what="A job"), Path(name).stem, file)
+    except (ArgumentError, TypeError) as error:  # a value of another kind
+        raise ValueError(f"{file}: {error}") from None
 
 
 def text_of(name: StrPath) -> str:
@@ -69,47 +61,33 @@ def text_of(name: StrPath) -> str:
 
 
 def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
-    """Return the job in `table`, keys and types checked, values not yet."""
-    way_out = " Settings of the trials belong in [fixed] and [space]."
-    with JobError.at():
-        check_keys(table, SCHEMA, way_out=way_out)
-        parameters = parse_count(table["parameters"]) if "parameters" in table else None
-    own = {"ours": tuple(table.get("ours", ())), "file": file, "parameters": parameters}
-    fields: dict[str, Any] = {"name": stem, **table, **own}
-    kind, tuner = table.get("kind", "training"), table.get("tuner", "random")
-    if tuner == "grid":
+    """Return the job in `table`, of a file of this name."""
+    fields = {"name": stem, **table, "file": file, "ours": tuple(table.get("ours", ()))}
+    fields["space"] = tuple(_parameter(*entry) for entry in table.get("space", {}).items())
+    if not fields["space"]:
+        raise ArgumentError("space", "must have a parameter to search.")
+    if "parameters" in table:
+        fields["parameters"] = parse_count(table["parameters"])
+    if table.get("tuner") == "grid":
         fields.setdefault("max_trials", None)
-    if tuner == "hyperband" or kind == "evaluation":
+    if table.get("tuner") == "hyperband" or table.get("kind") == "evaluation":
         fields.setdefault("early_stopping", "none")
-    if "model" in fields and file and zoo.is_file(fields["model"]):
-        fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), fields["model"]))
-    with JobError.at("fixed"):
-        check_keys(table.get("fixed", {}), {OTHERS: VALUE})
-    fields["space"] = tuple(_parameter(*item) for item in table.get("space", {}).items())
-    message = "must have a parameter to search. Received: none."
-    JobError.unless(bool(fields["space"]), ("space",), message)
-    with JobError.at():
-        return Job(**fields)
+    if file and zoo.is_file(table.get("model", "")):
+        fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), table["model"]))
+    return Job.of(fields, way_out=" Settings of the trials belong in [fixed] and [space].")
 
 
 def _parameter(name: str, entry: Any) -> Parameter:
     """Return parameter `name` from its entry in the table [space]."""
-    place = ("space", name)
-    table: Any = {"values": entry} if isinstance(entry, list) else entry
-    if not isinstance(table, dict):
-        message = f"must be a list of values, or a table of {', '.join(PARAMETER)}. Received: "
-        way_out = "Settings that all trials share belong in [fixed]."
-        raise JobError(place, f"{message}{name} = {entry!r}. {way_out}")
-    with JobError.at(*place):
-        check_keys(table, PARAMETER)
-        with JobError.at("space"):
-            for value in table.get("values", ()):
-                check_keys({name: value}, {OTHERS: VALUE})
-        fields = {**table, "when": {key: tuple(v) for key, v in table.get("when", {}).items()}}
-        if values := table.get("values"):
-            numbers = {type(value) for value in values} == {int, float}
-            fields["values"] = tuple(map(float, values) if numbers else values)
-        elif float in map(type, (table.get("min_value"), table.get("max_value"))):
-            ends = {"min_value", "max_value", "step"} & fields.keys()
-            fields |= {key: float(table[key]) for key in ends}
-        return Parameter(name=name, **fields)
+    if not isinstance(entry, (list, dict)):
+        way_out = " A setting that all trials share belongs in [fixed]."
+        raise ArgumentError(name, "must be a list of values, or a table.", way_out, **{name: entry})
+    fields: dict[str, Any] = {"values": entry} if isinstance(entry, list) else entry
+    fields = {**fields, "name": name, "values": tuple(fields.get("values", ()))}
+    fields["when"] = {key: tuple(values) for key, values in fields.get("when", {}).items()}
+    if {int, float} == set(map(type, fields["values"])):  # KerasTuner takes one kind only
+        fields["values"] = tuple(map(float, fields["values"]))
+    try:
+        return Parameter.of(fields)
+    except ArgumentError as error:
+        raise ArgumentError(name, f"of [space]: {error}") from None

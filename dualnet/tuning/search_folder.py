@@ -1,12 +1,13 @@
 """The folder of a search: what its processes share, and the corpus that its trials read."""
 
-import contextlib
+from __future__ import annotations
+
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,17 @@ from dualnet.runs.folder import READ_AS, corpus_table, tokenizer_file
 from dualnet.text import load_tokenizer
 from dualnet.training import card_for, versions
 from dualnet.training.initial_weights import load_with
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, Scalar
 from dualnet.tuning.loading import load_job
-from dualnet.tuning.trial import Task
+from dualnet.tuning.trial import RUN, TRIALS, Task
 
 TABLE = "corpus.json"  # in the folder of a corpus
-RESUMABLE = ("max_trials", "max_hours", "max_hours_per_trial")  # may change on resuming
+# What must stay on resuming.
+OF_JOB = (
+    "kind", "model", "tuner", "tuner_options", "parameters", "solve_for", "early_stopping", "seed",
+    "fixed", "written",
+)  # fmt: skip
+OF_SEARCH = ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,12 +49,12 @@ class Search:
     epochs: int  # of a whole trial
     deadline: float | None  # `time.time()` at which the search stops; None for never
 
-    def task(self, values: Mapping[str, Any]) -> Task:
+    def task(self, values: Mapping[str, Scalar]) -> Task:
         """Return the task of a trial with these values of `HyperParameters`."""
-        hours = self.job.max_hours_per_trial
+        hours, epochs = self.job.max_hours_per_trial, values.get("tuner/epochs")
         return Task(
             settings=self.job.settings(values),
-            epochs=values.get("tuner/epochs"),
+            epochs=None if epochs is None else int(epochs),
             max_seconds=None if hours is None else hours * 3600,
         )
 
@@ -67,43 +73,22 @@ class Search:
         text = json.dumps({**fields, "versions": versions()}, indent=2)
         write_whole(self.folder / SEARCH, text + "\n")
 
+    def check_resumes(self, before: Search) -> None:
+        """Raise `ArgumentError` if the search `before` cannot continue as this one."""
+        changed = [key for key in OF_JOB if getattr(before.job, key) != getattr(self.job, key)]
+        changed += [key for key in OF_SEARCH if getattr(before, key) != getattr(self, key)]
+        if changed:
+            received = f"another {', another '.join(changed)} for {str(self.folder)!r}"
+            message = f"must not change when a search is resumed. Received: {received}."
+            way_out = f" Restore what {JOB} and {SEARCH} state, or start a new search elsewhere."
+            raise ArgumentError(changed[0], message, way_out)
+
 
 def read_search(folder: Path) -> Search:
     """Return the search in `folder`."""
-    with unaltered(folder, f"{SEARCH} and {JOB}", ValueError, FileNotFoundError):
-        fields = read_json(folder / SEARCH)
-        del fields["versions"]
-        return Search(folder=folder, job=load_job(folder / JOB), **fields)
-
-
-@contextlib.contextmanager
-def unaltered(folder: Path, names: str, *faults: type[Exception]) -> Iterator[None]:
-    """Raise `ValueError` for files of the search in `folder` that have other keys or kinds.
-
-    `faults` are further errors that their contents may lead to.
-    """
-    shapes: tuple[type[Exception], ...] = (KeyError, TypeError, AttributeError, RuntimeError)
-    try:
-        yield
-    except shapes + faults as error:
-        raise ValueError(
-            f"{names} of a search must not be altered. Received: those in "
-            f"{str(folder)!r}, damaged or altered ({type(error).__name__}: {error}). Restore them, "
-            "or start a new search in another folder."
-        ) from None
-
-
-def check_resumable(before: Search, now: Search) -> None:
-    """Raise `ValueError` if the search `before` cannot continue as `now`."""
-    of_job = [name for name in Job.names() if name not in (*RESUMABLE, "file")]
-    changed = [key for key in of_job if getattr(before.job, key) != getattr(now.job, key)]
-    of_search = ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps")
-    changed += [key for key in of_search if getattr(before, key) != getattr(now, key)]
-    if changed:
-        message = "must not change when a search is resumed. Received: another "
-        received = f"{', another '.join(changed)} for {str(now.folder)!r}"
-        way_out = f"Restore what {JOB} and {SEARCH} state, or start a new search elsewhere."
-        raise ArgumentError(changed[0], f"{message}{received}. {way_out}")
+    fields = read_json(folder / SEARCH)
+    del fields["versions"]
+    return Search(folder=folder, job=load_job(folder / JOB), **fields)
 
 
 # --- its corpus
@@ -128,33 +113,25 @@ def read_corpus(folder: Path) -> Corpus:
     return Corpus(**fields, **ids, vocabulary=vocabulary)
 
 
-def load_corpus(corpus: str, model: str, run: Run | None, read_as: Mapping[str, Any]) -> Corpus:
-    """Return the corpus for a model or RUN; "" is the one that the RUN was trained on.
+def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, object]) -> Corpus:
+    """Return the corpus of the search in `folder`, with the hash that the text has now.
 
-    `read_as` are other arguments of `corpora.load`; a RUN has its own.
+    The text is `corpus`, which was read with the arguments `read_as` of `corpora.load`; "" stands
+    for that of a RUN.
     """
-    if run is None:
-        lowercase = card_for(model, corpus).lowercase
-        return load_with(None, corpus, {"lowercase": lowercase, **read_as})
-    if corpus:
-        return load_with(run.vocabulary, corpus, run.own_reading(corpus))
-    return cast(Corpus, run.corpus())  # a search takes no translators
-
-
-def run_of_a_trial(folder: Path) -> Run | None:
-    """Return the RUN of a trial, which read the corpus as the others do, or None."""
-    folders = filter(tokenizer_file, sorted(folder.glob("trials/*/run")))
-    return next(map(Run.open_folder, folders), None)
-
-
-def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, Any]) -> Corpus:
-    """Return the corpus that `write_corpus` wrote, with the hash that `corpus` has now."""
-    written = read_corpus(folder)
-    before = {**READ_AS, **corpus_table(written)}
+    written = folder / CORPUS
+    if not written.is_dir():  # 0.2.0.dev0 kept only the tokenisers, in the RUNs of the trials
+        paths = filter(tokenizer_file, sorted(folder.glob(f"{TRIALS}/*/{RUN}")))
+        for run in map(Run.open_folder, paths):
+            return load_with(run.vocabulary, corpus, run.own_reading(corpus))
+        return load_with(None, corpus, {})
+    loaded = read_corpus(written)
+    before = {**READ_AS, **corpus_table(loaded)}
     for key, value in read_as.items():
         if value != before[key]:
             message = f"must stay {before[key]!r}, as when the search started, with --resume."
-            way_out = " Leave it out, or start a new search."
-            raise ArgumentError(key, message, way_out, **{key: value})
-    now = load_with(written.vocabulary, corpus, {"fractions": written.fractions})
-    return dataclasses.replace(written, sha256=now.sha256)
+            raise ArgumentError(key, message, **{key: value})
+    if not corpus:
+        return loaded
+    now = load_with(loaded.vocabulary, corpus, {"fractions": loaded.fractions})
+    return dataclasses.replace(loaded, sha256=now.sha256)

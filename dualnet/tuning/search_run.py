@@ -1,5 +1,7 @@
 """Begins, resumes and runs searches, and writes the results that they leave."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import dataclasses
@@ -10,39 +12,37 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
 from dualnet import corpora, zoo
-from dualnet._checks import ArgumentError, StrPath
+from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._fields import documented
-from dualnet._files import claim, is_full, sha256_of, write_whole
+from dualnet._files import claim, sha256_of, write_whole
+from dualnet.builders.stations import Cache, Gate
 from dualnet.corpora import Corpus
-from dualnet.requests import ReadingCorpus
+from dualnet.requests import Learning, ReadingCorpus
 from dualnet.runs import Run
-from dualnet.runs.folder import WEIGHTS
-from dualnet.training import card_for, split_overrides, versions
+from dualnet.runs.folder import RESULTS, WEIGHTS
+from dualnet.training import Recipe, card_for, split_overrides, versions
 from dualnet.training.from_runs import GATED
-from dualnet.training.initial_weights import reading
+from dualnet.training.initial_weights import load_with, reading
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning import search_folder
-from dualnet.tuning.engine import oracles, processes
+from dualnet.tuning.display import Display
+from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.chief import Chief, chief_address, role, serve
-from dualnet.tuning.engine.oracles import count_trials, make_oracle
+from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
 from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, Searching
-from dualnet.tuning.job_checks import EVALUATIONS, check_job
 from dualnet.tuning.loading import load_job
-from dualnet.tuning.report.display import Display
-from dualnet.tuning.report.figures import write_plots
-from dualnet.tuning.report.hparams import write_hparams
-from dualnet.tuning.report.tables import FIGURES, RESULTS, Row, best_row, read_rows, write_tables
-from dualnet.tuning.search_folder import Search
-from dualnet.tuning.trial import RUN, TRIALS, Task, read_task, write_task
+from dualnet.tuning.report import FIGURES, Row, best_row, read_rows, write_plot, write_report
+from dualnet.tuning.search_folder import Search, read_search, resumed_corpus, write_corpus
+from dualnet.tuning.trial import RUN, TRIALS, Outcome, Task
 
 COMPARISON = "comparison"  # the folder of the evaluations before and after a search
+CONTINUE = "Continue with the same command and --resume."
 
 
 class SearchError(ValueError):
@@ -69,22 +69,11 @@ class SearchRun:
         self.tuner = Tuner(search, self.poll, hypermodel)
         self.oracle = self.tuner.oracle
         self.ended: dict[str, Row] = {}
-        self.reported = 0  # number of ended trials in the tables
-        total = count_trials(self.oracle)
-        self.display = Display(search.job, self.rows, total, search.deadline, show=progress)
+        self.reported = 0  # number of ended trials in the report
+        self.display = Display(self.rows, self.oracle.max_trials, show=progress)
 
     def run(self, workers: int, *, is_chief: bool) -> Tuner:
         """Run all trials, report, and return the tuner."""
-        try:
-            return self._run(workers, is_chief=is_chief)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            message = "`output` must be a folder with space for the search. Received: "
-            way_out = f"{str(error).rstrip('.')}. Free some space. {self._how_to_continue()}"
-            raise OSError(message + way_out) from None
-
-    def _run(self, workers: int, *, is_chief: bool) -> Tuner:
         with self.display:
             with contextlib.suppress(Stopped):
                 if is_chief:
@@ -96,28 +85,28 @@ class SearchRun:
             for name in [] if is_chief else list(self.oracle.ongoing_trials):
                 self.oracle.release(name)  # no process of this machine works on it any more
             self.display.update(at_once=True)
-        if rows := self.rows():
-            write_tables(self.folder, self.job, rows)
-            left_out = write_plots(self.folder, self.job, rows)
-            write_hparams(self.folder, self.job, rows)
+        rows = self.rows()
+        if rows:
+            write_report(self.folder, self.job, rows)
+            write_plot(self.folder, self.job, rows)
         left = sum(not row.has_ended for row in rows)
-        completed = sum(row.status == "completed" for row in rows)
+        best = best_row(rows)
         if self.interrupts.asked:
-            begun = f"{completed} trials completed and {left} begun."
-            raise Stopped(f"Stopped, with {begun} {self._how_to_continue()}")
-        if not completed:
+            completed = sum(row.status == "completed" for row in rows)
+            raise Stopped(
+                f"Stopped, with {completed} trials completed and {left} begun. {CONTINUE}"
+            )
+        if best is None:
             raise SearchError(self._failure(rows))
-        total = count_trials(self.oracle)
-        if total and len(rows) < total and not (left or self.search.is_over()):
-            message = f"Ended after {len(rows)} of at most {total} trials: the tuner found no "
-            self.display.say(f"{message}further values that had not been tried.")
-        comparison: list[dict[str, Any]] = []
+        if len(rows) < (self.oracle.max_trials or 0) and not (left or self.search.is_over()):
+            self.display.say(f"The tuner found no values for more than {len(rows)} trials.")
+        comparison = []
         if not left:
             for checkpoints in (self.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):
                 shutil.rmtree(checkpoints)  # kept so that Hyperband could continue a trial
             if self.job.kind == "evaluation":
                 comparison = self._compare(rows)
-        self._write_results(rows, comparison, left_out)
+        self._write_results(rows, best, comparison)
         return self.tuner
 
     def poll(self) -> bool:
@@ -126,59 +115,56 @@ class SearchRun:
             raise self.oracle.unwritten
         if len(self.oracle.end_order) != self.reported:
             self.reported = len(self.oracle.end_order)
-            write_tables(self.folder, self.job, self.rows())
+            write_report(self.folder, self.job, self.rows())
         self.display.update()
         return self.interrupts.asked or self.search.is_over()
 
     def rows(self) -> list[Row]:
         """Return a row for each trial so far; ended trials are read from disk once."""
-        trials = list(self.oracle.trials.values())
-        new = [trial for trial in trials if trial.trial_id not in self.ended]
+        trials = sorted(self.oracle.trials.values(), key=lambda trial: int(trial.trial_id))
         # Read once: while a chief ends a trial, it is briefly in both lists.
         ended = set(self.oracle.end_order)
         ongoing = {trial.trial_id for trial in list(self.oracle.ongoing_trials.values())} - ended
+        new = [trial for trial in trials if trial.trial_id not in self.ended]
         rows = {row.trial: row for row in read_rows(self.folder, self.job, new, ongoing)}
         self.ended |= {trial: row for trial, row in rows.items() if trial in ended}
         rows |= self.ended
-        return [rows[trial.trial_id] for trial in sorted(trials, key=lambda t: int(t.trial_id))]
+        return [rows[trial.trial_id] for trial in trials]
 
-    def _compare(self, rows: list[Row]) -> list[dict[str, Any]]:
+    def _compare(self, rows: list[Row]) -> list[dict[str, object]]:
         """Return the perplexities before and after the search, static and dynamic."""
-        if self.display.show:
-            print("Evaluating on both splits ...", file=sys.stderr, flush=True)
-        fixed, comparison = {"evaluation": EVALUATIONS[0], **self.job.fixed}, []
-        for mode in EVALUATIONS:
-            of_mode = [row for row in rows if {**fixed, **row.drawn}["evaluation"] == mode]
-            if (best := best_row(of_mode)) is None:
+        self.display.say("Evaluating on both splits ...")
+        fixed, comparison = {"evaluation": "static", **self.job.fixed}, []
+        for mode in ("static", "dynamic"):
+            best = best_row(row for row in rows if {**fixed, **row.drawn}["evaluation"] == mode)
+            if best is None:
                 continue
-            after = dict(read_task(self.folder / TRIALS / best.trial).settings)
-            for when, settings in (("before", {**fixed, "evaluation": mode}), ("after", after)):
-                result: dict[str, Any] = {"evaluation": mode, "when": when, "settings": settings}
+            tuned = Task.read(self.folder / TRIALS / best.trial).settings
+            for when, settings in (("before", {**fixed, "evaluation": mode}), ("after", tuned)):
+                result: dict[str, object] = {"evaluation": mode, "when": when, "settings": settings}
                 for split in ("valid", "test"):
-                    folder = self.folder / COMPARISON / f"{mode}-{when}-{split}-{best.trial}"
-                    outcome = self._evaluate(folder, settings, split)
-                    if outcome["status"] == "failed":
-                        result["message"] = outcome["message"]
+                    name = f"{mode}-{when}-{split}-{best.trial}"
+                    outcome = self._evaluate(self.folder / COMPARISON / name, settings, split)
+                    if outcome.status == "failed":
+                        result["message"] = outcome.message
                     for key in ("val_perplexity", *FIGURES):
-                        result[key.replace("val", split, 1)] = outcome.get(key)
+                        result[key.replace("val", split, 1)] = getattr(outcome, key)
                 comparison.append(result)
         return comparison
 
-    def _evaluate(self, folder: Any, settings: dict[str, Any], split: str) -> dict[str, Any]:
+    def _evaluate(self, folder: Path, settings: Mapping[str, object], split: str) -> Outcome:
         folder.mkdir(parents=True, exist_ok=True)
-        write_task(folder, Task(settings=settings, split=split))
+        Task(settings=settings, split=split).write(folder)
         try:
             return processes.run_task(folder, lambda: self.interrupts.asked)
         except Stopped:
-            where = "after the last trial, before both splits were evaluated."
-            raise Stopped(f"Stopped {where} {self._how_to_continue()}") from None
+            raise Stopped(f"Stopped before both splits were evaluated. {CONTINUE}") from None
 
     def _write_results(
-        self, rows: list[Row], comparison: list[dict[str, Any]], left_out: dict[str, str]
+        self, rows: list[Row], best: Row, comparison: list[dict[str, object]]
     ) -> None:
-        """Write `results.json`; `left_out` are names of plots and why they are not drawn."""
-        best, job, search = best_row(rows), self.job, self.search
-        assert best is not None
+        """Write `results.json`."""
+        job, search = self.job, self.search
         keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters", *FIGURES)
         sums = {"sha256": search.corpus_sha256, "vocabulary_sha256": search.vocabulary_sha256}
         results = {
@@ -191,27 +177,19 @@ class SearchRun:
             "corpus": sums,
             "versions": versions(),
             **({"comparison": comparison} if comparison else {}),
-            **({"left_out": left_out} if left_out else {}),
         }
         write_whole(self.folder / RESULTS, json.dumps(results, indent=2) + "\n")
 
     def _failure(self, rows: list[Row]) -> str:
         """Return the error message of a search without a completed trial."""
         if failed := [row for row in rows if row.status == "failed"]:
-            subject = f"All {len(failed)} trials" if len(failed) > 1 else "The only trial"
-            ends = f", and a search ends if its first {oracles.FAILURES} do"
-            rule = ends if len(failed) >= oracles.FAILURES else ""
-            return f"{subject} failed{rule}. Trial {failed[0].trial}: {failed[0].message}"
+            reason = f"Trial {failed[0].trial}: {failed[0].message}"
+            return f"No trial was completed, and {len(failed)} failed. {reason}"
         limit = " within `max_hours`" if self.search.is_over() else ""
-        return f"No trial was completed{limit}. {self._how_to_continue('more time')}"
-
-    def _how_to_continue(self, what: str = "the same command") -> str:
-        if self.job.tuner == "grid":
-            return "A grid search cannot be resumed: start a new one in another folder."
-        return f"Continue with {what} and --resume."
+        return f"No trial was completed{limit}. Continue with more time and --resume."
 
 
-CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief, as KerasTuner's workers do
+CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief
 
 
 @documented(ReadingCorpus, Searching, rest="settings")
@@ -231,10 +209,9 @@ def search(
     only the steps since the last checkpoint are lost: a killed trial is restarted, a killed
     search continues with `resume`.
 
-    After each trial, `output` has `trials.csv` and `best.toml`; at the end also
-    `parallel_coordinates.png`, `importance.png` (from ten completed trials on), TensorBoard's
-    HParams and `results.json`. For a job of the kind "evaluation", `results.json` compares the
-    perplexities before and after the search on the validation and test splits.
+    After each trial, `output` has `trials.csv` and `best.toml`; at the end also `search.png` and
+    `results.json`. For a job of the kind "evaluation", `results.json` compares the perplexities
+    before and after the search on the validation and test splits.
 
     To search on several machines that share the folder `output`, call `search` with the same
     arguments on each, and set KerasTuner's environment variables: KERASTUNER_TUNER_ID, "chief"
@@ -249,7 +226,7 @@ def search(
         run: RUN folder, for a job of the kind "gate" or "evaluation".
         resume: bool. Continue the search in `output` with its settings; only `max_trials` and
             the time limits may change.
-        progress: bool. Whether to show a table of the trials on standard error.
+        progress: bool. Whether to show each trial that ends on standard error.
         {arguments}
         **settings: values to fix instead of searching them, and other arguments of builder,
             recipe or evaluation; `parameters` sets a budget of weights.
@@ -279,34 +256,28 @@ def search(
     process_role = role()
     if process_role == "worker":
         return _work(folder)
-    own = settings.keys() & {*Searching.names()}
-    request = Searching(**{name: settings.pop(name) for name in own})
+    given = {name: settings.pop(name) for name in Searching.names() if name in settings}
+    request = Searching(**given)
     job = job if isinstance(job, Job) else load_job(job)
     read_as, overrides = reading(corpus, settings)
     job = _changed(job, request).with_settings(overrides)
-    check_job(job)
+    _check(job)
     if process_role == "chief" and request.workers != 1:
         message = "must be left out for a chief, whose workers are started separately."
         raise ArgumentError("workers", message, workers=request.workers)
     if resume and job.tuner == "grid":
         message = "must be False for the tuner 'grid': KerasTuner forgets which trials are left."
-        way_out = " Start a new search in another folder."
-        raise ArgumentError("resume", message, way_out, resume=True)
-    if resume and not (folder / SEARCH).is_file():
-        message = f"`output` must be the folder of a search to resume. Received: {str(folder)!r},"
-        way_out = "Start a new search, without --resume."
-        raise FileNotFoundError(f"{message} without {SEARCH}. {way_out}")
+        raise ArgumentError("resume", message, resume=True)
     leftover = (JOB, CORPUS)  # of a search that was killed as it began
     claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
     with claimed, Interrupts() as interrupts:
-        read = search_folder.unaltered(folder, "The files")
-        with read if resume else contextlib.nullcontext():
-            state, hypermodel = _begin(
-                folder, job, corpus, read_as, run, request.checkpoint_steps, resume=resume
-            )
-            if progress and hypermodel and hypermodel.corpus.note:
-                print(hypermodel.corpus.note, file=sys.stderr, flush=True)
-            search_run = SearchRun(state, hypermodel, interrupts, progress)
+        before = read_search(folder) if resume else None
+        state, hypermodel = _begin(
+            folder, job, corpus, read_as, run, request.checkpoint_steps, before
+        )
+        if progress and hypermodel and hypermodel.corpus.note:
+            print(hypermodel.corpus.note, file=sys.stderr, flush=True)
+        search_run = SearchRun(state, hypermodel, interrupts, progress)
         return search_run.run(request.workers, is_chief=process_role == "chief")
 
 
@@ -325,44 +296,70 @@ def _changed(job: Job, request: Searching) -> Job:
     return dataclasses.replace(job, **changes)
 
 
+def _check(job: Job) -> None:
+    """Raise `ArgumentError` for a setting that no trial can have."""
+    if job.kind == "evaluation":
+        known = ["evaluation", "temperature", "sequence_length", "batch_size", "window"]
+        known += [*Learning.names(), *Cache.names()]
+    elif job.kind == "gate":
+        known = [*Gate.names(), *Recipe.names()]
+    else:
+        known = [*zoo.known_arguments(zoo.card(job.model)), *Recipe.names()]
+    solved = job.solved_sizes if job.parameters else ()
+    for name in (*job.fixed, *(parameter.name for parameter in job.written)):
+        if name in solved:
+            raise ArgumentError(name, "must be left out beside `parameters`, which determines it.")
+        if name not in known:
+            message = f"is not a setting of a job of the kind {job.kind!r}."
+            raise ArgumentError(name, message, did_you_mean(name, known))
+
+
 def _begin(
     folder: Path,
     job: Job,
     corpus: Corpus | str | None,
-    read_as: Mapping[str, Any],
+    read_as: Mapping[str, object],
     run: StrPath | None,
     checkpoint_steps: int,
-    *,
-    resume: bool,
+    before: Search | None,
 ) -> tuple[Search, HyperModel | None]:
-    """Write what the processes of the search share; return it and the models of a training."""
+    """Write what the processes of the search share; return it and the models of a training.
+
+    The search goes on from `before`, unless that is None.
+    """
     opened = _open_run(job, run)
     if corpus is None and not opened:
         raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
     for key, value in read_as.items() if opened else ():
         message = "must be left out for a job over a RUN, whose tokeniser reads the text."
         raise ArgumentError(key, message, **{key: value})
-    written, name = folder / CORPUS, CORPUS
-    before = search_folder.read_search(folder) if resume else None
+    written = folder / CORPUS
     if isinstance(corpus, Corpus):
-        loaded = corpus
+        loaded, name = corpus, CORPUS
     else:
         place = corpus or ""
         if place and place not in corpora.NAMES:
             place = str(Path(place).expanduser().resolve())
-        had_name = before is None or before.corpus not in (CORPUS, str(written.resolve()))
-        name = place if had_name and not read_as else CORPUS
-        if corpus and before and written.is_dir():  # with the tokeniser that was learnt
-            loaded = search_folder.resumed_corpus(written, corpus, read_as)
-        elif corpus and before and (run_of_trial := search_folder.run_of_a_trial(folder)):
-            loaded = search_folder.load_corpus(corpus, job.model, run_of_trial, {})
+        name = CORPUS if read_as else place
+        if before is not None:
+            loaded = resumed_corpus(folder, place, read_as)
+            # 0.2.0.dev0 had the path of the folder for a corpus without a name.
+            has_no_name = before.corpus in (CORPUS, str(written.resolve()))
+            name = CORPUS if has_no_name else place or before.corpus
+        elif opened is None:
+            lowercase = card_for(job.model, place).lowercase
+            loaded = load_with(None, place, {"lowercase": lowercase, **read_as})
+        elif place:
+            loaded = load_with(opened.vocabulary, place, opened.own_reading(place))
         else:
-            loaded = search_folder.load_corpus(place, job.model, opened, read_as)
+            loaded = cast(Corpus, opened.corpus())  # a search takes no translators
     hypermodel = None
-    epochs = int(job.fixed.get("epochs", zoo.card(GATED).recipe["epochs"]))
-    if job.kind == "training":
-        card = card_for(job.model, loaded if name == CORPUS else name)
-        hypermodel = HyperModel(job, loaded, card)
+    epochs = 1
+    if job.kind != "evaluation":
+        card = zoo.card(GATED)
+        if job.kind == "training":
+            card = card_for(job.model, loaded if name == CORPUS else name)
+            hypermodel = HyperModel(job, loaded, card)
         epochs = split_overrides(card, job.fixed)[1].epochs  # fails now, not in every trial
     make_oracle(job, epochs=epochs)  # raises before anything is written
     state = Search(
@@ -377,29 +374,25 @@ def _begin(
         epochs=epochs,
         deadline=None if job.max_hours is None else time.time() + job.max_hours * 3600,
     )
-    if before:
-        search_folder.check_resumable(before, state)
-    if not (before and written.is_dir()):
-        search_folder.write_corpus(written, loaded)
+    if before is not None:
+        state.check_resumes(before)
+    if before is None or not written.is_dir():
+        write_corpus(written, loaded)
     state.write()
     return state, hypermodel
 
 
 def _open_run(job: Job, path: StrPath | None) -> Run | None:
     """Open the RUN folder that the job searches the gate or the evaluation of."""
-    of_kind = f"for a job of the kind {job.kind!r}"
-    if job.kind == "training":
-        if path is not None:
-            raise ArgumentError("run", f"must be left out {of_kind}. Received: {str(path)!r}.")
-        return None
+    if (path is None) != (job.kind == "training"):
+        rule = "must be given, a RUN folder," if path is None else "must be left out"
+        raise ArgumentError("run", f"{rule} for a job of the kind {job.kind!r}.")
     if path is None:
-        way_out = "Train a model first, with `dualnet train`."
-        raise ArgumentError("run", f"must be given, a RUN folder, {of_kind}. {way_out}")
+        return None
     run = Run.open_folder(path).check_language_model()
     if not (run.path / WEIGHTS).is_file():
-        message = "`run` must be a RUN folder with weights, which it has after its first epoch."
-        way_out = "Continue the training with --resume."
-        raise FileNotFoundError(f"{message} Received: {str(path)!r}. {way_out}")
+        message = "`run` must have weights, which it has after its first epoch."
+        raise FileNotFoundError(f"{message} Received: {str(path)!r}.")
     return run
 
 
@@ -410,7 +403,7 @@ def _work(folder: Path) -> Tuner:
     """Run trials of the chief of the search in `folder` until there are no more."""
     with Interrupts() as interrupts:
         _wait_for_chief(folder, interrupts)
-        search = search_folder.read_search(folder)
+        search = read_search(folder)
         tuner = Tuner(search, lambda: interrupts.asked or search.is_over())
         try:
             tuner.search()
@@ -422,28 +415,16 @@ def _work(folder: Path) -> Tuner:
             received = f"{error}. Start it again with --resume, then this worker"
             message = f"The chief at {chief_address()} must answer. Received: {received}."
             raise OSError(message) from None
-        except OSError as error:
-            if not is_full(error):
-                raise
-            raise OSError(f"{error} Free some space, then start this worker again.") from None
     return tuner
 
 
 def _wait_for_chief(folder: Path, interrupts: Interrupts) -> None:
-    """Return once the chief answers; by then it has written `search.json`."""
+    """Return once the chief has written `search.json`."""
     end = time.monotonic() + CHIEF_SECONDS
-    while time.monotonic() < end:
+    while not (folder / SEARCH).is_file():
         if interrupts.asked:
-            raise Stopped("Stopped before the chief answered.")
-        with grpc.insecure_channel(chief_address()) as channel:
-            try:
-                grpc.channel_ready_future(channel).result(1.0)
-            except grpc.FutureTimeoutError:
-                continue
-        if (folder / SEARCH).is_file():
-            return
-        message = "`output` must be a folder that this machine shares with the chief. Received: "
-        received = f"{str(folder)!r}, without {SEARCH}. Use the chief's folder"
-        raise FileNotFoundError(f"{message}{received}.")
-    received = f"nothing for {CHIEF_SECONDS / 60:.0f} minutes. Start it, then this worker"
-    raise OSError(f"The chief at {chief_address()} must answer. Received: {received}.")
+            raise Stopped("Stopped before the chief had begun.")
+        if time.monotonic() > end:
+            message = f"`output` must be the folder of a chief, which writes {SEARCH}."
+            raise FileNotFoundError(f"{message} Received: {str(folder)!r}.")
+        time.sleep(0.5)

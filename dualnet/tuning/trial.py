@@ -4,6 +4,8 @@ A trial's folder holds `task.json`, what to do; `run/`, the RUN folder of a trai
 it has ended, `outcome.json`. `trial_process` does the work.
 """
 
+from __future__ import annotations
+
 import csv
 import dataclasses
 import json
@@ -11,7 +13,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from dualnet._files import read_json, write_whole
 
@@ -27,61 +29,86 @@ PEERS, GRACE = 3, 5
 class Task:
     """What one trial does within its search; stored in `task.json`."""
 
-    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, object]
     epochs: int | None = None  # None for those of the recipe
     max_seconds: float | None = None  # time limit of the training
     split: str = "valid"  # of an evaluation
 
+    def write(self, folder: Path) -> None:
+        """Write `task.json` into the folder of a trial."""
+        write_whole(folder / TASK, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
-def write_task(folder: Path, task: Task) -> None:
-    """Write `task.json` into the folder of a trial."""
-    write_whole(folder / TASK, json.dumps(dataclasses.asdict(task), indent=2) + "\n")
-
-
-def read_task(folder: Path) -> Task:
-    """Return the task of the trial in `folder`; raise `ValueError` if its file was altered."""
-    path = folder / TASK
-    try:
-        table = read_json(path)  # 0.2.0.dev0 wrote more
-        known = {f.name: table[f.name] for f in dataclasses.fields(Task) if f.name in table}
-        return Task(**{"settings": table["settings"], **known})
-    except (KeyError, TypeError) as error:
-        message = f"{TASK} of a trial must not be altered. Received: {str(path)!r}, {error}."
-        raise ValueError(f"{message} Start a new search in another folder.") from None
+    @classmethod
+    def read(cls, folder: Path) -> Task:
+        """Return the task of the trial in `folder`."""
+        table = read_json(folder / TASK)  # 0.2.0.dev0 wrote more
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: table[name] for name in names if name in table})
 
 
-def read_outcome(folder: Path) -> dict[str, Any] | None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a trial, or what it has reached so far; stored in `outcome.json`."""
+
+    status: str  # "completed", "failed", "running" or "unfinished"
+    val_perplexity: float | None = None  # the lowest so far; None before the first epoch
+    val_bits_per_byte: float | None = None  # the figures of `Comparable`, of a completed trial
+    val_bits_per_character: float | None = None
+    val_perplexity_per_word: float | None = None
+    val_not_comparable: str | None = None  # why there are none
+    best_epoch: int | None = None  # with that perplexity, from 1; None for an evaluation
+    epochs: int | None = None  # number so far; None for an evaluation
+    parameters: int | None = None  # number of weights of the model
+    seconds: float | None = None  # of a trial that has not ended, of its epochs only
+    ended: str = ""  # of a completed trial: "all epochs", "hopeless" (pruned) or "time"
+    message: str = ""  # why a failed trial failed
+
+    def write(self, folder: Path) -> None:
+        """Write `outcome.json` into the folder of a trial."""
+        write_whole(folder / OUTCOME, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+
+
+def read_outcome(folder: Path) -> Outcome | None:
     """Return the outcome of the trial in `folder`, None if it has not ended."""
     path = folder / OUTCOME
-    return read_json(path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    return Outcome(**{key: value for key, value in read_json(path).items() if value is not None})
 
 
-def failed(message: str) -> dict[str, Any]:
-    """Return the outcome of a failed trial."""
-    return {"status": "failed", "message": message, "val_perplexity": None}
+class Epoch(NamedTuple):
+    """A row of `metrics.csv`."""
+
+    number: int
+    val_perplexity: float
+    seconds: float
 
 
-def read_epochs(folder: Path) -> list[dict[str, float]]:
-    """Return number, validation perplexity and seconds of each epoch of the trial in `folder`."""
-    keys = ("epoch", "val_perplexity", "seconds")
+def read_epochs(folder: Path) -> list[Epoch]:
+    """Return the epochs so far of the trial in `folder`."""
     path = folder / RUN / "metrics.csv"
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return [{key: float(row[key]) for key in keys} for row in csv.DictReader(file)]
+        return [
+            Epoch(int(row["epoch"]), float(row["val_perplexity"]), float(row["seconds"]))
+            for row in csv.DictReader(file)
+        ]
 
 
-def read_progress(folder: Path) -> dict[str, Any]:
-    """Return best perplexity and epoch so far, number of epochs and seconds; {} without any."""
-    if not (epochs := read_epochs(folder)):
-        return {}
-    best = min(epochs, key=lambda epoch: epoch["val_perplexity"])
-    return {
-        "val_perplexity": best["val_perplexity"],
-        "best_epoch": int(best["epoch"]),
-        "epochs": len(epochs),
-        "seconds": sum(epoch["seconds"] for epoch in epochs),
-    }
+def read_progress(folder: Path, status: str) -> Outcome:
+    """Return what the training in `folder` has reached so far."""
+    epochs = read_epochs(folder)
+    if not epochs:
+        return Outcome(status=status)
+    best = min(epochs, key=lambda epoch: epoch.val_perplexity)
+    return Outcome(
+        status=status,
+        val_perplexity=best.val_perplexity,
+        best_epoch=best.number,
+        epochs=len(epochs),
+        seconds=sum(epoch.seconds for epoch in epochs),
+    )
 
 
 def should_prune(

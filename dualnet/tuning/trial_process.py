@@ -5,7 +5,9 @@ training continues from its last checkpoint. The process ends with the one that 
 that ends: it reads its standard input, which then closes.
 """
 
-import json
+from __future__ import annotations
+
+import dataclasses
 import math
 import os
 import shutil
@@ -14,24 +16,28 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import filelock
 import numpy as np
 
 from dualnet import adaptation, builders, evaluation, training
-from dualnet._files import is_full, write_whole, written_beside
+from dualnet._files import is_full, written_beside
 from dualnet.adaptation import GradientStatistics, gradient_statistics
-from dualnet.requests import DynamicEvaluating
+from dualnet.builders import LanguageModel
+from dualnet.builders.stations import Cache
+from dualnet.corpora import Corpus
+from dualnet.evaluation.comparison import Comparable
+from dualnet.requests import DynamicEvaluating, Evaluating
 from dualnet.runs import Run, read_card
 from dualnet.training.interrupts import Stopped
 from dualnet.training.schedule import plan
 from dualnet.tuning import trial
 from dualnet.tuning.budget import solved
 from dualnet.tuning.job import CORPUS
-from dualnet.tuning.job_checks import evaluation_of
 from dualnet.tuning.search_folder import Search, read_corpus, read_search
 
 LOCK_SECONDS = 600.0  # how long to wait for a RUN that another process still writes to
@@ -52,25 +58,25 @@ def _run(folder: Path) -> int:
     signal.signal(signal.SIGTERM, _raise_stopped)  # a training installs its own handler
     start = time.monotonic()
     search = read_search(folder.parents[1])
-    task = trial.read_task(folder)
+    task = trial.Task.read(folder)
     out_of_time = threading.Event()
     try:
         if task.max_seconds is not None:
-            _limit(task.max_seconds - trial.read_progress(folder).get("seconds", 0.0), out_of_time)
+            spent = sum(epoch.seconds for epoch in trial.read_epochs(folder))
+            _limit(task.max_seconds - spent, out_of_time)
         run = _evaluate if search.job.kind == "evaluation" else _train
         outcome = run(folder, search, task)
-        if not math.isfinite(outcome["val_perplexity"]):
+        if not math.isfinite(outcome.val_perplexity or math.nan):
             raise ValueError("The validation perplexity is not finite. Take a smaller step.")
     except Stopped:
         if not out_of_time.is_set():
             return trial.STOPPED
-        limit = f"the {(task.max_seconds or 0) / 3600:g} hours of `max_hours_per_trial`"
-        message = f"It took longer than {limit} before its first result."
-        outcome = trial.failed(f"{message} Allow more time, or search smaller models.")
-        if trial.read_progress(folder):
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to stop
-            figures = _with_figures(folder, read_corpus(search.folder / CORPUS))
-            outcome = {"status": "completed", "ended": "time", **figures}
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # nothing is left to stop
+        if trial.read_epochs(folder):
+            outcome = _progress(folder, read_corpus(search.folder / CORPUS), ended="time")
+        else:
+            message = "It took longer than `max_hours_per_trial` before its first result."
+            outcome = trial.Outcome(status="failed", message=message)
     except filelock.Timeout:
         return trial.STOPPED
     except Exception as error:
@@ -80,10 +86,11 @@ def _run(folder: Path) -> int:
         if not isinstance(error, (ValueError, OSError, ImportError)):  # a backend's
             traceback.print_exc()
             message = f"{type(error).__name__}: {error}"
-        outcome = trial.failed(message)
+        outcome = trial.Outcome(status="failed", message=message)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    outcome.setdefault("seconds", time.monotonic() - start)
-    write_whole(folder / trial.OUTCOME, json.dumps(outcome, indent=2) + "\n")
+    if outcome.seconds is None:
+        outcome = dataclasses.replace(outcome, seconds=time.monotonic() - start)
+    outcome.write(folder)
     if search.job.tuner != "hyperband":  # whose next trials may continue this one
         shutil.rmtree(folder / trial.RUN / "checkpoints", ignore_errors=True)
     return 0
@@ -109,19 +116,19 @@ def _limit(seconds: float, out_of_time: threading.Event) -> None:
         timer.start()
 
 
-def _raise_stopped(number: int, frame: Any) -> None:
+def _raise_stopped(number: int, frame: FrameType | None) -> NoReturn:
     raise Stopped("Stopped.")
 
 
-def _fields(result: Any) -> dict[str, Any]:
-    """Return the fields of an outcome for the figures of a `Comparable`."""
+def _figures(result: Comparable) -> dict[str, Any]:
+    """Return the figures of a `Comparable` as fields of an outcome."""
     return {f"val_{key}": value for key, value in result.figures().items()}
 
 
 # --- training
 
 
-def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
+def _train(folder: Path, search: Search, task: trial.Task) -> trial.Outcome:
     run, job = folder / trial.RUN, search.job
     if run.exists():  # a worker that was given up may still be training
         with filelock.FileLock(run / ".lock", timeout=LOCK_SECONDS):
@@ -129,7 +136,7 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
     corpus = read_corpus(search.folder / CORPUS)
     resume = (run / "card.toml").is_file()
     card = search.card(corpus) if job.kind == "training" else None
-    settings = {} if resume else dict(task.settings)  # a resumed run keeps its settings
+    settings: dict[str, Any] = {} if resume else dict(task.settings)  # else it keeps its own
     if card and not resume:
         settings = solved(job, card, settings, len(corpus.vocabulary))
     if task.epochs is not None:  # of a round of Hyperband, after which the training may go on
@@ -149,29 +156,32 @@ def _train(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
     else:
         result = training.train_gate(search.run, corpus, **settings)
     ended = "hopeless" if plan(_recipe(folder), result.history) else "all epochs"
-    known = {"status": "completed", "ended": ended, "parameters": result.model.count_params()}
-    return {**known, **_with_figures(folder, corpus)}
+    outcome = _progress(folder, corpus, ended=ended)
+    return dataclasses.replace(outcome, parameters=result.model.count_params())
 
 
-def _with_figures(folder: Path, corpus: Any) -> dict[str, Any]:
-    """Return the progress of a training, with the figures that go with its perplexity."""
-    progress = trial.read_progress(folder)
+def _progress(folder: Path, corpus: Corpus, *, ended: str) -> trial.Outcome:
+    """Return the outcome of a training that has `ended`, with figures beside its perplexity."""
+    outcome = trial.read_progress(folder, "completed")
+    assert outcome.val_perplexity is not None
     count = training.batches_of(corpus, "valid", _recipe(folder)).num_tokens
     start = int(count < len(corpus.valid))  # streams do not predict the first token
     predicted = corpus.valid[start : start + count]
-    nats = count * math.log(progress["val_perplexity"])
-    return progress | _fields(evaluation.comparable(corpus.vocabulary, predicted, nats))
+    nats = count * math.log(outcome.val_perplexity)
+    figures = _figures(evaluation.comparable(corpus.vocabulary, predicted, nats))
+    return dataclasses.replace(outcome, ended=ended, **figures)
 
 
 def _recipe(folder: Path) -> training.Recipe:
     return training.Recipe(**read_card(folder / trial.RUN).recipe)
 
 
-def _stop_rule(folder: Path) -> Any:
+def _stop_rule(folder: Path) -> Callable[[Sequence[Mapping[str, Any]]], bool]:
     def stop(history: Sequence[Mapping[str, Any]]) -> bool:
-        peers = [trial.read_epochs(path) for path in folder.parent.glob("*/") if path != folder]
-        perplexities, *others = ([row["val_perplexity"] for row in h] for h in [history, *peers])
-        return trial.should_prune(perplexities, others, _recipe(folder).epochs)
+        others = [trial.read_epochs(path) for path in folder.parent.glob("*/") if path != folder]
+        peers = [[epoch.val_perplexity for epoch in epochs] for epochs in others]
+        perplexities = [row["val_perplexity"] for row in history]
+        return trial.should_prune(perplexities, peers, _recipe(folder).epochs)
 
     return stop
 
@@ -179,7 +189,7 @@ def _stop_rule(folder: Path) -> Any:
 # --- evaluation
 
 
-def _evaluate(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
+def _evaluate(folder: Path, search: Search, task: trial.Task) -> trial.Outcome:
     run = Run.open(search.run)
     model = run.model()
     corpus = read_corpus(search.folder / CORPUS)
@@ -198,11 +208,31 @@ def _evaluate(folder: Path, search: Search, task: trial.Task) -> dict[str, Any]:
     else:
         by_sentence = run.card.recipe.get("batching") == "sentences" and request.window is None
         result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
-    known = {"status": "completed", "val_perplexity": result.perplexity}
-    return {**known, "parameters": model.count_params(), **_fields(result)}
+    return trial.Outcome(
+        status="completed",
+        val_perplexity=result.perplexity,
+        parameters=model.count_params(),
+        **_figures(result),
+    )
 
 
-def _statistics(folder: Path, model: Any, tokens: Any, length: int) -> Any:
+def evaluation_of(
+    settings: Mapping[str, object],
+) -> tuple[Cache, Evaluating | DynamicEvaluating]:
+    """Return the cache, and how the text is read, of a trial of the kind "evaluation"."""
+    others = {key: x for key, x in settings.items() if key not in ("evaluation", *Cache.names())}
+    cache = Cache(**Cache.fields_of(settings))
+    if settings.get("evaluation", "static") == "static":
+        return cache, Evaluating.of(others, what="must be left out of a static evaluation.")
+    if others.get("clipnorm") == 0:  # no clipping
+        del others["clipnorm"]
+    others.setdefault("rule", "nadam")  # a shipped model's own is "sgd"
+    return cache, DynamicEvaluating.of(others, what="must be left out of a dynamic evaluation.")
+
+
+def _statistics(
+    folder: Path, model: LanguageModel, tokens: np.ndarray, length: int
+) -> GradientStatistics:
     """Return the gradient statistics, stored once for all trials of the same segment length."""
     if model.cache_size:  # a cache changes the gradients
         return gradient_statistics(model, tokens, sequence_length=length)

@@ -183,9 +183,8 @@ def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
     space = keras_tuner.HyperParameters()
     job.declare(space)
     if not space.space:
-        message = "must leave a parameter to search. Received: the job "
-        way_out = "Fix one less, or train the model with `dualnet train`."
-        raise ArgumentError("space", f"{message}{job.name!r} with all of them fixed. {way_out}")
+        way_out = " Fix one less, or train the model with `dualnet train`."
+        raise ArgumentError("space", "must leave a parameter to search.", way_out)
     settings: dict[str, Any] = {
         "objective": keras_tuner.Objective(OBJECTIVE, direction="min"),
         "hyperparameters": space,
@@ -194,15 +193,9 @@ def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
         **job.tuner_options,
     }
     size = {"max_epochs": epochs} if job.tuner == "hyperband" else {"max_trials": job.max_trials}
-    oracle = ORACLES[job.tuner](**size, **settings)
+    try:
+        oracle = ORACLES[job.tuner](**size, **settings)
+    except TypeError as error:
+        raise ArgumentError("tuner_options", f"must fit the tuner {job.tuner!r}: {error}") from None
     oracle.verbose = 0
     return oracle
-
-
-def count_trials(oracle: SafeOracle) -> int | None:
-    """Return the largest number of trials that `oracle` gives out, None if unknown."""
-    if not isinstance(oracle, _Hyperband):
-        return oracle.max_trials
-    brackets = range(oracle._get_num_brackets())
-    per_iteration = sum(oracle._get_size(b, r) for b in brackets for r in range(b + 1))
-    return per_iteration * int(oracle.hyperband_iterations)

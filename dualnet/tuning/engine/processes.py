@@ -3,15 +3,16 @@
 import contextlib
 import errno
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from dualnet.training.interrupts import Stopped
-from dualnet.tuning.trial import DISK_FULL, STOPPED, failed, read_outcome
+from dualnet.tuning.trial import DISK_FULL, STOPPED, Outcome, read_outcome
 
 ATTEMPTS = 3  # of a trial whose process is killed
 HEARTBEAT_SECONDS = 10.0
@@ -19,8 +20,8 @@ PATIENCE_SECONDS = 60.0  # how long a process may take to save and end
 
 
 def run_task(
-    folder: Path, poll: Callable[[], bool], beat: Callable[[], Any] = lambda: None
-) -> dict[str, Any]:
+    folder: Path, poll: Callable[[], bool], beat: Callable[[], None] = lambda: None
+) -> Outcome:
     """Run the task in `folder` in a process of its own, and return its outcome.
 
     A process that is killed is started again and continues from its last checkpoint. `poll` is
@@ -48,10 +49,10 @@ def run_task(
             raise disk_full(folder)
     if outcome := read_outcome(folder):
         return outcome
-    cause = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    hint = " It may need more memory than there is." if code == -9 else ""
+    hint = " It may need more memory than there is." if code == -signal.SIGKILL else ""
     output = f"Its output is in {str(folder / 'log.txt')!r}."
-    return failed(f"Its process ended {cause}, {ATTEMPTS} times.{hint} {output}")
+    message = f"Its process ended with code {code}, {ATTEMPTS} times.{hint} {output}"
+    return Outcome(status="failed", message=message)
 
 
 def disk_full(folder: Path) -> OSError:
@@ -59,7 +60,7 @@ def disk_full(folder: Path) -> OSError:
     return OSError(f"Files in {str(folder)!r} could not be written ({os.strerror(errno.ENOSPC)}).")
 
 
-def start(module: list[str], log: Any) -> subprocess.Popen:
+def start(module: list[str], log: BinaryIO) -> subprocess.Popen[bytes]:
     """Start `python -m MODULE ARGUMENTS`; it ends when this process does."""
     path = [str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
     # One thread between operations makes runs equal bit for bit.
@@ -74,7 +75,7 @@ def start(module: list[str], log: Any) -> subprocess.Popen:
     )
 
 
-def stop(process: subprocess.Popen) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """Ask `process` to save and end; kill it if it does not."""
     process.terminate()  # does nothing to a process that has ended
     try:
@@ -85,7 +86,9 @@ def stop(process: subprocess.Popen) -> None:
         process.wait()
 
 
-def _wait(process: subprocess.Popen, poll: Callable[[], bool], beat: Callable[[], Any]) -> int:
+def _wait(
+    process: subprocess.Popen[bytes], poll: Callable[[], bool], beat: Callable[[], None]
+) -> int:
     """Return the exit code of `process`; raise `Stopped` as soon as `poll` returns true."""
     last = time.monotonic()
     while True:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent import futures
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +20,7 @@ from dualnet.training.interrupts import Stopped
 from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.oracles import OBJECTIVE, make_oracle
 from dualnet.tuning.search_folder import Search
-from dualnet.tuning.trial import RUN, TRIALS, write_task
+from dualnet.tuning.trial import RUN, TRIALS
 
 SEARCH = "search"  # the folder of KerasTuner's own files
 
@@ -36,10 +35,9 @@ class Tuner(BaseTuner):
 
     def __init__(self, shared: Search, poll: Callable[[], bool], hypermodel: Any = None) -> None:
         oracle = make_oracle(shared.job, epochs=shared.epochs)
+        self.shared = shared
         self.folder = shared.folder
-        self.make_task = shared.task
         self.poll = poll
-        self._heartbeat: threading.Thread | None = None
         with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull):
             super().__init__(
                 oracle, hypermodel, directory=str(self.folder), project_name=SEARCH, overwrite=False
@@ -93,18 +91,18 @@ class Tuner(BaseTuner):
     def run_trial(self, trial, poll):
         """Return the result of `trial`, which may have begun, or ended, in an earlier process."""
         values = trial.hyperparameters.values
-        folder = self.trial_folder(trial.trial_id)
+        folder = self.folder / TRIALS / trial.trial_id
         folder.mkdir(parents=True, exist_ok=True)
         previous, run = values.get("tuner/trial_id"), folder / RUN
         if previous is not None and not run.exists():  # Hyperband continues an earlier trial
-            source, ignore = self.trial_folder(previous) / RUN, shutil.ignore_patterns(".lock")
+            source, ignore = self.folder / TRIALS / previous / RUN, shutil.ignore_patterns(".lock")
             with folder_beside(run) as copy:
                 shutil.copytree(source, copy, ignore=ignore, dirs_exist_ok=True)
-        write_task(folder, self.make_task(values))
+        self.shared.task(values).write(folder)
         outcome = processes.run_task(folder, poll, lambda: self._beat(trial.trial_id))
-        if outcome["status"] == "failed":
-            raise FailedTrialError(outcome["message"])
-        return {OBJECTIVE: outcome["val_perplexity"]}
+        if outcome.status == "failed":
+            raise FailedTrialError(outcome.message)
+        return {OBJECTIVE: outcome.val_perplexity}
 
     def _beat(self, trial_id: str) -> None:
         """Tell the chief that the trial is under way, without waiting for an answer."""
@@ -113,17 +111,12 @@ class Tuner(BaseTuner):
             with contextlib.suppress(grpc.RpcError):
                 self.oracle.get_trial(trial_id)
 
-        if self.is_worker and (self._heartbeat is None or not self._heartbeat.is_alive()):
-            self._heartbeat = threading.Thread(target=ask, daemon=True)
-            self._heartbeat.start()
+        if self.is_worker:
+            threading.Thread(target=ask, daemon=True).start()
 
     def load_model(self, trial):
         """Return the trained model of a trial of the kind "training" or "gate"."""
-        return load(self.trial_folder(trial.trial_id) / RUN)
-
-    def trial_folder(self, trial_id: str) -> Path:
-        """Return the folder of a trial: its task, outcome and RUN."""
-        return self.folder / TRIALS / trial_id
+        return load(self.folder / TRIALS / trial.trial_id / RUN)
 
     def save(self):
         """Write nothing: a tuner has no state, and the oracle saves itself, under its lock."""

@@ -1,1 +1,0 @@
-"""The report of a search: its trials as `Row`s, and tables, plots and display made of them."""
