@@ -18,9 +18,8 @@ from dualnet.rescoring import (
     tune,
     write_nbest,
 )
-from dualnet.text import Vocabulary
 from tests import commands
-from tests.checks import NO_DROPOUT, UNTRACED, needed, sentences, small
+from tests.checks import NO_DROPOUT, UNTRACED, needed, sentences
 
 pytestmark = [*UNTRACED, pytest.mark.slow]
 
@@ -165,13 +164,6 @@ def test_a_model_carries_its_state_and_adapts(
     assert_alike(read_nbest(tmp_path / "out"), rescore({"lm": model}, LISTS, **settings))
 
 
-def test_learning_that_hardly_helps_is_told(cli, run, nbest):
-    for option in ("", " --carry"):
-        command = f"rescore {run} {nbest} --best --adapt{option} --rule sgd --set learning_rate="
-        assert cli.call(f"{command}1e-9")[2].startswith("lm: learning lowers the perplexity by 0.0")
-    assert "learning lowers" not in cli.call(f"{command}0.5")[2]
-
-
 # --- weights
 
 
@@ -278,7 +270,7 @@ def test_a_tree_of_other_words_is_told_before_anything_is_scored(cli, run, tmp_p
         said = cli.refused(
             f"rescore {run} {tmp_path}/kbest --format trees {option} {tmp_path}/gold"
         )
-        assert "In list 1, line 6: `hypothesis` must have the words of its reference" in said
+        assert "`hypothesis` must have the words of its reference" in said
 
 
 # --- bad input
@@ -309,17 +301,6 @@ def test_bad_input_is_refused_in_one_sentence(cli, run, translator_run, path, co
     files = sorted(path.iterdir())
     assert BAD[command] in cli.refused(command.format(**places))
     assert sorted(path.iterdir()) == files
-
-
-def test_a_word_that_a_model_without_unk_cannot_read_is_told_before_anything_is_scored(
-    cli, nbest, tmp_path, monkeypatch
-):
-    monkeypatch.setattr("dualnet.extras.rescoring.rescoring.rescored", None)  # not called
-    words = Vocabulary(("the", "cat", "sees", "fish", "<eos>"))
-    small(words).save(tmp_path / "closed.keras")
-    said = cli.refused(f"rescore {tmp_path}/closed.keras {nbest}")
-    assert "`NBEST` must hold words of 'closed', which has no <unk>" in said
-    assert "list '1', 'the dog likes the cat'" in said
 
 
 def test_an_error_late_in_a_file_leaves_the_output_untouched(cli, run, tmp_path, monkeypatch):

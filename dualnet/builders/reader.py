@@ -16,10 +16,6 @@ from dualnet.layers import without_gradients
 Question = Callable[[Graph, dict[str, Any]], dict[str, Any]]
 
 
-class NotFiniteError(ArgumentError):
-    """A model computes scores that are not finite."""
-
-
 class Reader(keras.Model):
     """Asks a graph a question about segments of text; `predict_on_batch` answers, compiled.
 
@@ -61,7 +57,7 @@ class Reader(keras.Model):
         if not np.isfinite(answer.get("losses", 0.0)).all():
             required = "must compute finite log-probabilities."
             way_out = "Train it again, or let it adapt, with a smaller learning_rate."
-            raise NotFiniteError("model", f"{required} Received: a model that does not. {way_out}")
+            raise ArgumentError("model", f"{required} Received: a model that does not. {way_out}")
         return answer
 
     def predict_step(self, *args: Any) -> Any:

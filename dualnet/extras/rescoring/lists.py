@@ -1,18 +1,17 @@
 """N-best lists: the hypotheses of one utterance or sentence, and their features."""
 
-import copy
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_finite
-from dualnet.extras.rescoring.lines import words_of
+from dualnet._checks import ArgumentError, check_choice
 from dualnet.requests import MISSING
 
 BASE = "base"  # the feature that keeps the score that a list came with
 LENGTH = "length"
+SPACES = " \t\n\v\f\r"  # of ASCII alone, as in EVALB: others may be part of a word
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +25,9 @@ class Hypothesis:
         rest: What else its line holds, which is written back: a dict of the other keys of a JSON
             object, a tuple of the other fields of a Moses line, the number of a Kaldi key, or the
             bracketed tree.
-        line: int or None. The line of its file, for errors; two hypotheses are compared without.
 
     Raises:
-        ValueError: if a feature or the score is no finite number, or two features have one name.
+        ValueError: if a feature or the score is no finite number.
 
     Example:
 
@@ -41,26 +39,22 @@ class Hypothesis:
     text: str
     features: Mapping[str, float | tuple[float, ...]] = dataclasses.field(default_factory=dict)
     score: float | None = None
-    rest: Any = None
-    line: int | None = dataclasses.field(default=None, compare=False, repr=False)
+    rest: object = None
 
     def __post_init__(self) -> None:
-        check_finite("score", self.score or 0.0)
-        for name, number in self.numbers().items():
-            check_finite(f"features[{name!r}]", number)
+        for name, number in {"score": self.score or 0.0, **self.numbers()}.items():
+            if not math.isfinite(number):
+                received = f"Received: {name} = {number} of {self.text!r}."
+                raise ArgumentError("features", f"and `score` must be finite. {received}")
 
     def numbers(self) -> dict[str, float]:
         """Return the features, those of several numbers as `name_1`, `name_2` and so on."""
-        numbers: dict[str, Any] = {}
-        for feature, value in self.features.items():
-            several = enumerate(value, start=1) if isinstance(value, tuple) else ()
-            one = {feature: value}
-            values: dict[str, Any] = {f"{feature}_{i}": number for i, number in several} or one
-            if twice := numbers.keys() & values:
-                required = "must have different names, `x_1` for the first of several numbers."
-                received = f"Received: two that are named {min(twice)!r}. Rename {feature!r}."
-                raise ArgumentError("features", f"{required} {received}")
-            numbers |= values
+        numbers: dict[str, float] = {}
+        for name, value in self.features.items():
+            if isinstance(value, tuple):
+                numbers |= {f"{name}_{i}": number for i, number in enumerate(value, start=1)}
+            else:
+                numbers[name] = value
         return numbers
 
     def total(self, weights: Mapping[str, float]) -> float:
@@ -86,16 +80,16 @@ class NBest:
     id: str | int
     hypotheses: tuple[Hypothesis, ...]
 
-    def __post_init__(self) -> None:
-        if not self.hypotheses:
-            received = f"Received: none in the list {self.id!r}."
-            raise ArgumentError("hypotheses", f"must be at least one. {received}")
-
     @property
     def best(self) -> Hypothesis:
         """The hypothesis of the highest score, or the first of equal ones or without scores."""
         scores = [-math.inf if item.score is None else item.score for item in self.hypotheses]
         return self.hypotheses[scores.index(max(scores))]
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of `text`, which white space of ASCII separates."""
+    return re.findall(f"[^{SPACES}]+", text)
 
 
 def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
@@ -107,12 +101,12 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
             features.setdefault(BASE, hypothesis.score)
         features.setdefault(LENGTH, float(len(words_of(hypothesis.text))))
         for name, column in scores.items():
-            if name in features:  # `numbers` refuses one of the numbers of a feature
+            if name in features:
                 required = "must have names that no feature of the lists has."
                 way_out = "Give a dict of other names, or rename the RUN."
                 raise ArgumentError("models", f"{required} Received: {name!r}. {way_out}")
             features[name] = next(column)
-        hypotheses.append(_changed(hypothesis, features=features, score=None))
+        hypotheses.append(dataclasses.replace(hypothesis, features=features, score=None))
     return NBest(nbest.id, tuple(hypotheses))
 
 
@@ -120,32 +114,23 @@ def weighted(nbest: NBest, weights: Mapping[str, float], missing: str) -> NBest:
     """Return a list whose scores are the sums of the features times their weights."""
     scores = [_total(numbers, weights) for numbers in numbers_of(nbest, missing)]
     pairs = zip(nbest.hypotheses, scores)
-    return NBest(nbest.id, tuple(_changed(item, score=score) for item, score in pairs))
-
-
-def _changed(hypothesis: Hypothesis, **fields: Any) -> Hypothesis:
-    """Return a hypothesis with other `fields`, which are known to be right."""
-    changed = copy.copy(hypothesis)
-    vars(changed).update(fields)
-    return changed
+    hypotheses = (dataclasses.replace(hypothesis, score=score) for hypothesis, score in pairs)
+    return NBest(nbest.id, tuple(hypotheses))
 
 
 def numbers_of(nbest: NBest, missing: str) -> list[dict[str, float]]:
     """Return the numbers of each hypothesis, with those that it lacks, see `Rescoring.missing`."""
     check_choice("missing", missing, MISSING)
     rows = [hypothesis.numbers() for hypothesis in nbest.hypotheses]
-    instead: dict[str, float] = {}
-    for name, number in (pair for row in rows for pair in row.items()):
-        instead[name] = min(number, instead.get(name, number)) if missing == "lowest" else 0.0
-    return [{**instead, **row} for row in rows]
+    defaults = dict.fromkeys(itertools.chain(*rows), 0.0)
+    if missing == "lowest":
+        for name in defaults:
+            defaults[name] = min(row[name] for row in rows if name in row)
+    return [{**defaults, **row} for row in rows]
 
 
 def _total(numbers: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    terms = [weight * numbers.get(name, 0.0) for name, weight in weights.items()]
-    if not math.isfinite(sum(map(abs, terms))):
-        message = f"must keep the score finite. Received: {dict(weights)} for {dict(numbers)}."
-        raise ArgumentError("weights", message)
-    return math.fsum(terms)
+    return math.fsum(weight * numbers.get(name, 0.0) for name, weight in weights.items())
 
 
 def numbered(names: Iterable[str]) -> list[str]:

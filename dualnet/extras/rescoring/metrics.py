@@ -1,28 +1,23 @@
 """What weights are tuned on: BLEU, WER and bracket F1, from sums over sentences."""
 
-import reprlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice, extra
-from dualnet.extras.rescoring.lines import SPACES
-from dualnet.extras.rescoring.trees import ROOTS, TAG, TRACE, Tree, category, parse_tree
-
-
-def sums_of(sums: Any, count: int, *, axes: int = 1) -> np.ndarray:
-    """Return `sums`, of which the last axis has `count` statistics, as float64."""
-    try:
-        array = np.asarray(sums, "float64")
-    except (TypeError, ValueError):
-        array = np.empty(0)
-    if array.shape[-1:] != (count,) or array.ndim != axes:
-        message = f"must hold the sums of {count} statistics. Received: {reprlib.repr(sums)}."
-        raise ArgumentError("sums", message)
-    return array
+from dualnet.extras.rescoring.lists import SPACES
+from dualnet.extras.rescoring.trees import (
+    ROOTS,
+    TAG,
+    TRACE,
+    Tree,
+    category,
+    linearize,
+    parse_tree,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,35 +80,38 @@ class BracketF1:
         Raises:
             ValueError: if either is not one tree, or their words differ.
         """
-        trees = [parse_tree(text) if text.strip(SPACES) else Tree("", ())
-                 for text in (hypothesis, reference)]  # fmt: skip
-        leaves = [[leaf for leaf in tree.leaves() if leaf.label not in self.traces]
-                  for tree in trees]  # fmt: skip
-        ours, theirs = ([leaf.word for leaf in side] for side in leaves)
-        if ours and ours != theirs:
-            received = f"Received: {' '.join(map(str, ours))!r} for {' '.join(map(str, theirs))!r}."
+        ours = parse_tree(hypothesis) if hypothesis.strip(SPACES) else Tree("", ())
+        theirs = parse_tree(reference)
+        found, expected = self._leaves(ours), self._leaves(theirs)
+        if found and [leaf.word for leaf in found] != [leaf.word for leaf in expected]:
+            received = f"Received: {linearize(ours)!r} for {linearize(theirs)!r}."
             raise ArgumentError("hypothesis", f"must have the words of its reference. {received}")
-        if self.longest is not None and len(theirs) > self.longest:
+        if self.longest is not None and len(expected) > self.longest:
             return np.zeros(3)
-        tagged = zip(*leaves) if ours else zip(leaves[1])
-        tags = [{leaf.label for leaf in several} - {TAG} for several in tagged]
-        kept = [not known or not known <= {*self.punctuation} for known in tags]
-        counts = [self._brackets(tree, kept) for tree in trees]
-        return np.array([(counts[0] & counts[1]).total(), *(c.total() for c in counts)], "float64")
+        kept = []
+        for leaves in zip(found or expected, expected):
+            tags = {leaf.label for leaf in leaves} - {TAG}
+            kept.append(not tags or not tags.issubset(self.punctuation))
+        counts = self._brackets(ours, kept), self._brackets(theirs, kept)
+        matched = counts[0] & counts[1]
+        return np.array([matched.total(), counts[0].total(), counts[1].total()], "float64")
+
+    def _leaves(self, tree: Tree) -> list[Tree]:
+        return [leaf for leaf in tree.leaves() if leaf.label not in self.traces]
 
     def value(self, sums: np.ndarray) -> float:
         """Return the F1 in percent of statistics summed over sentences; 0 without brackets.
 
         Precision is `sums[0] / sums[1]`, recall `sums[0] / sums[2]`.
         """
-        matched, of_hypotheses, of_references = sums_of(sums, 3).tolist()
+        matched, of_hypotheses, of_references = sums.tolist()
         return 200 * matched / max(of_hypotheses + of_references, 1.0)
 
-    def _brackets(self, tree: Tree, kept: list[bool]) -> Counter[Any]:
+    def _brackets(self, tree: Tree, kept: list[bool]) -> Counter[tuple[str, int, int]]:
         """Return the brackets of `tree`, where `kept` says which words but traces count."""
         names = {second: first for first, second in self.equivalent}
         words = iter(kept)
-        brackets: Counter[Any] = Counter()
+        brackets: Counter[tuple[str, int, int]] = Counter()
 
         def count(tree: Tree, start: int) -> int:
             """Count the brackets of a tree of which `start` words stand before; return its end."""
@@ -134,7 +132,6 @@ class BracketF1:
 EXTRA = ("rescore", "Tuning needs sacrebleu and jiwer")
 
 
-@runtime_checkable
 class Metric(Protocol):
     """A metric of a corpus that is a function of sums over its sentences.
 
@@ -181,11 +178,10 @@ class Bleu:
 
     def value(self, sums: np.ndarray) -> float:
         """Return the BLEU of statistics summed over sentences."""
-        return float(self.values(sums_of(sums, 10)[None])[0])
+        return float(self.values(sums[None])[0])
 
     def values(self, sums: np.ndarray) -> np.ndarray:
         """Return the BLEU of each row of `sums`, `(rows, 10)`."""
-        sums = sums_of(sums, 10, axes=2)
         matches, totals, (ours, theirs) = sums[:, :4], sums[:, 4:8], sums[:, 8:].T
         # Smoothing "exp": the precision of the k-th length without a match is 1 / (2^k total).
         halves = 0.5 ** np.cumsum(matches == 0, axis=1)
@@ -225,11 +221,10 @@ class Wer:
 
     def value(self, sums: np.ndarray) -> float:
         """Return the word error rate of statistics summed over sentences."""
-        return float(self.values(sums_of(sums, 2)[None])[0])
+        return float(self.values(sums[None])[0])
 
     def values(self, sums: np.ndarray) -> np.ndarray:
         """Return the word error rate of each row of `sums`, `(rows, 2)`."""
-        sums = sums_of(sums, 2, axes=2)
         return 100 * sums[:, 0] / np.maximum(sums[:, 1], 1)
 
 

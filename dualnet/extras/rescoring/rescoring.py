@@ -12,11 +12,10 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import Graph, LanguageModel, TranslationModel, questions, reader_of
-from dualnet.builders.reader import NotFiniteError
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_translators, vocabulary_with_eos
 from dualnet.extras.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
-from dualnet.extras.rescoring.tuning import checked_lists
+from dualnet.extras.rescoring.tuning import check_lists
 from dualnet.generation import translation
 from dualnet.requests import Rescoring
 from dualnet.text import Tokenizer
@@ -90,9 +89,16 @@ def rescore(
     https://aclanthology.org/D18-1489, section 7
     """
     request = Rescoring.of(settings)
-    models, lists = _named(models), list(nbest)
-    for _ in checked_lists(lists, models, weights):  # tells of mistakes before anything is scored
-        pass
+    if not isinstance(models, Mapping):
+        models = [models] if isinstance(models, LanguageModel) else list(models)
+        models = dict(zip(numbered(model.name for model in models), models))
+    lists = list(nbest)
+    check_lists(lists, models, weights)  # before anything is scored
+    if sources is not None:
+        sources = list(sources)
+        if len(sources) != len(lists):
+            received = f"Received: {len(sources)} for {len(lists)} lists."
+            raise ArgumentError("sources", f"must be one for each list. {received}")
     return list(rescored(models, lists, request, weights, sources, statistics))
 
 
@@ -104,7 +110,7 @@ def rescored(
     sources: Iterable[str] | None = None,
     statistics: Any = None,
 ) -> Iterator[NBest]:
-    """Yield the lists of `rescore`, see `checked_lists`, one by one; few are held at a time."""
+    """Yield the lists of `rescore` one by one; few are held at a time."""
     request.check_adapts({"statistics": statistics})
     carry, adapt = request.carry, request.adapt
     scorers = [_Scorer(name, model) for name, model in models.items()]
@@ -119,7 +125,7 @@ def rescored(
     if (carry or adapt) and not readers:
         required = "must be False without a language model. Received: True."
         raise ArgumentError("adapt" if adapt else "carry", required)
-    lists = _with_sources(nbest, sources)
+    pairs: Iterator[Pair] = zip(nbest, itertools.repeat(None) if sources is None else sources)
     with contextlib.ExitStack() as stack:
         for scorer in readers if adapt else []:
             check_sentences(scorer.model, "adapt")
@@ -127,14 +133,13 @@ def rescored(
             of_model = statistics if of_all else statistics.get(scorer.name)
             context = learning(scorer.model, request, statistics=of_model, by_text=True)
             scorer.learn, _, scorer.learner = stack.enter_context(context)
-        for block in ([pair] for pair in lists) if readers else _blocks(lists):
+        for block in _blocks(pairs, 1 if readers else BLOCK_CHARACTERS):
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
-            several = [
-                weighted(with_scores(each, columns), weights, request.missing) for each, _ in block
-            ]
-            yield from several
+            for one_list, _ in block:
+                found = weighted(with_scores(one_list, columns), weights, request.missing)
+                yield found
             for scorer in readers:
-                scorer.read(several[0].best, carry=carry)
+                scorer.read(found.best, carry=carry)
 
 
 class _Scorer:
@@ -160,19 +165,14 @@ class _Scorer:
 
     def score(self, block: Sequence[Pair]) -> np.ndarray:
         streams = [self.stream(item.text) for nbest, _ in block for item in nbest.hypotheses]
-        reading: dict[str, Any] = {"states": self.states}
         if isinstance(self.model, TranslationModel):
             encode = self.model.source_vocabulary.encode
             owners = [k for k, (nbest, _) in enumerate(block) for _ in nbest.hypotheses]
             sources = [encode(check_line("sources", source or "")) for _, source in block]
-            reading = {"sources": sources, "owners": owners}
-        try:
-            return np.round(log_probabilities(self.learner, streams, **reading), DIGITS)
-        except NotFiniteError:
-            required = "must compute finite log-probabilities."
-            received = f"Received: {self.name!r}, which does not."
-            way_out = "Train it, or let it adapt, with a smaller learning_rate."
-            raise ArgumentError("models", f"{required} {received} {way_out}") from None
+            totals = log_probabilities(self.model, streams, sources=sources, owners=owners)
+        else:
+            totals = log_probabilities(self.learner, streams, states=self.states)
+        return np.round(totals, DIGITS)
 
     def read(self, best: Hypothesis, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""
@@ -183,37 +183,15 @@ class _Scorer:
         self.states = states
 
 
-def _named(models: Models) -> dict[str, LanguageModel]:
-    """Return models by the names of their features; the second of a name ends in `_2`."""
-    if isinstance(models, Mapping):
-        return dict(models)
-    several = [models] if isinstance(models, LanguageModel) else list(models)
-    return dict(zip(numbered(model.name for model in several), several))
-
-
-def _with_sources(nbest: Iterable[NBest], sources: Iterable[str] | None) -> Iterator[Pair]:
-    if sources is None:
-        yield from ((one_list, None) for one_list in nbest)
-        return
-    for count, (one_list, source) in enumerate(itertools.zip_longest(nbest, sources)):
-        if one_list is None or source is None:
-            received = (
-                f"more than {count} for {count}" if source is not None else f"{count} for more"
-            )
-            message = f"must be one for each list. Received: {received} lists."
-            raise ArgumentError("sources", message)
-        yield one_list, source
-
-
-def _blocks(lists: Iterable[Pair]) -> Iterator[list[Pair]]:
-    """Yield the lists in blocks of about `BLOCK_CHARACTERS` of hypotheses and sources."""
+def _blocks(pairs: Iterable[Pair], characters: int) -> Iterator[list[Pair]]:
+    """Yield the lists in blocks of about so many characters of hypotheses and sources."""
     block: list[Pair] = []
     length = 0
-    for pair in lists:
-        block.append(pair)
-        texts = [pair[1] or "", *(hypothesis.text for hypothesis in pair[0].hypotheses)]
+    for nbest, source in pairs:
+        block.append((nbest, source))
+        texts = [source or "", *(hypothesis.text for hypothesis in nbest.hypotheses)]
         length += sum(map(len, texts)) + len(texts)
-        if length >= BLOCK_CHARACTERS:
+        if length >= characters:
             yield block
             block, length = [], 0
     if block:

@@ -11,17 +11,18 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dualnet._checks import ArgumentError, StrPath
-from dualnet.extras.rescoring.lines import SPACES, Line, finite_number, numbered_lines, words_of
+from dualnet.extras.rescoring.lists import SPACES, words_of
+from dualnet.text.files import lines
 
 TAG = "XX"  # of a word whose own the linear form has dropped
 TRACE = "-NONE-"
 ROOTS = ("", "TOP", "ROOT", "S1")
-DEEPEST = 200  # levels, many times those of the sentences of a treebank
 _TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)
 _CLOSING = re.compile(r"(?:^|\s)\)[^\s()]", re.ASCII)  # of the linear form alone
+Line = tuple[int, str]
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,7 @@ class Tree:
         children: tuple of `Tree`, or of one word.
 
     Raises:
-        ValueError: if the children are neither, if a label or word holds white space of ASCII or a
-            bracket, or if a bracket has no label, but for the outer one.
+        ValueError: if a word is not alone in its bracket, or a bracket with a label is empty.
 
     Example:
 
@@ -50,29 +50,13 @@ class Tree:
     children: tuple[Tree | str, ...]
 
     def __post_init__(self) -> None:
-        words = [child for child in self.children if isinstance(child, str)]
-        if words and len(self.children) > 1:
-            where = f"with the word {words[0]!r} in the bracket {self.label!r}"
-            received = f"Received: {len(self.children)} children {where}."
+        if self.word is not None and len(self.children) > 1:
+            received = f"Received: {self.word!r} beside others in the bracket {self.label!r}."
             way_out = " Give each word a bracket with its tag, as in (NN dog)."
             raise ArgumentError("children", f"must be trees, or one word. {received}", way_out)
         if not self.children and self.label:
             received = f"Received: the bracket {self.label!r} of nothing."
             raise ArgumentError("children", f"must not be empty. {received}")
-        outer = self.label in ROOTS and len(self.children) == 1
-        if not outer and any(not tree.label for tree in self.trees):
-            required = "must have labels, but for one that is alone in the outer bracket."
-            received = f"Received: a bracket without a label in the bracket {self.label!r}."
-            raise ArgumentError("children", f"{required} {received}")
-        for name, text in [("label", self.label or "X"), *(("children", word) for word in words)]:
-            if _TOKEN.fullmatch(text) is None or text in "()":
-                received = f"Received: {text!r}. Write a bracket in a text as -LRB- or -RRB-."
-                raise ArgumentError(name, f"must hold no spaces and no brackets. {received}")
-        depth = 1 + max((vars(tree)["depth"] for tree in self.trees), default=0)
-        if depth > DEEPEST:
-            message = f"must have at most {DEEPEST} levels. Received: a tree with more."
-            raise ArgumentError("children", message)
-        object.__setattr__(self, "depth", depth)
 
     def __str__(self) -> str:
         return f"({' '.join([self.label, *map(str, self.children)])})"
@@ -133,8 +117,8 @@ def read_trees(path: StrPath) -> Iterator[Tree]:
     >>> str(tree)
     '( (S (NP (NNS dogs)) (VP (VBP bark))))'
     """
-    for tree, _, before in _read(_tokens(numbered_lines(path, _malformed)), path):
-        _no_words(before, path)
+    for tree, line, before in _read(_tokens(_numbered(path)), os.fspath(path)):
+        _check_none(before, os.fspath(path), line)
         if tree is not None:
             yield tree
 
@@ -167,27 +151,17 @@ def read_tree_nbest(path: StrPath) -> Iterator[list[Candidate]]:
     >>> [(candidate.score, str(candidate.tree)) for candidate in candidates]
     [(-1.5, '(NP (NN fish))'), (-2.0, '(VP (VB fish))')]
     """
-    for candidates in numbered_nbest(path):
-        yield [candidate for _, candidate in candidates]
-
-
-def numbered_nbest(path: StrPath) -> Iterator[list[tuple[int, Candidate]]]:
-    """Read the lists of `read_tree_nbest`, each tree with the line in which it begins."""
-    for group in _groups(numbered_lines(path, _malformed)):
-        candidates: list[tuple[int, Candidate]] = []
-        header: list[str] = []
-        line = 0
-        for tree, line, before in _read(_tokens(group), path):
-            words = [word for _, word in before]
+    source = os.fspath(path)
+    groups = groupby(_numbered(path), key=lambda line: bool(line[1].strip(SPACES)))
+    for sentence in (list(group) for is_text, group in groups if is_text):
+        candidates: list[Candidate] = []
+        for tree, line, words in _read(_tokens(sentence), source):
             if not candidates and len(words) > 1:
-                header, words = words[:2], words[2:]
-            if tree is not None:
-                candidates.append((line, Candidate(tree, _score(words, path, line))))
-            elif words:
-                _no_words(before[-len(words) :], path)
-        if header and header[0] != str(len(candidates)):
-            reason = f"the list of {header[1]!r} has {len(candidates)} trees, not {header[0]}"
-            raise _malformed(path, line, reason)
+                words = words[2:]  # without the number of trees and the name of the sentence
+            if tree is None:
+                _check_none(words, source, line)
+            else:
+                candidates.append(Candidate(tree, _score(words, source, line)))
         yield candidates
 
 
@@ -209,14 +183,16 @@ def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     >>> parse_tree("(S (NP (NNS dogs)) (VP (VBP bark)))").leaves()[1]
     Tree(label='VBP', children=('bark',))
     """
-    lines = enumerate(text.split("\n"), start=1)
-    linear = "(" not in text or _CLOSING.search(text) is not None
-    readings = list(_read(_expanded(lines, tag) if linear else _tokens(lines), "text"))
-    for _, _, before in readings:
-        _no_words(before, "text")
-    trees = [tree for tree, *_ in readings if tree is not None]
-    if len(trees) != 1:
-        raise ArgumentError("text", f"must hold one tree. Received: {len(trees)} in {text!r}.")
+    numbered = enumerate(text.split("\n"), start=1)
+    is_linear = "(" not in text or _CLOSING.search(text) is not None
+    tokens = _expanded(numbered, tag) if is_linear else _tokens(numbered)
+    trees = []
+    for tree, line, before in _read(tokens, "text"):
+        _check_none(before, "text", line)
+        trees.append(tree)
+    if len(trees) != 2 or trees[0] is None:  # the last one is None
+        message = f"must hold one tree. Received: {len(trees) - 1} in {text!r}."
+        raise ArgumentError("text", message)
     return trees[0]
 
 
@@ -268,10 +244,8 @@ def _without_annotation(tree: Tree) -> Tree | None:
     return Tree(category(tree.label), children) if children else None
 
 
-def _groups(lines: Iterable[Line]) -> Iterator[list[Line]]:
-    """Return the lines between blank ones."""
-    groups = groupby(lines, key=lambda line: bool(line[1].strip(SPACES)))
-    return ([*group] for is_text, group in groups if is_text)
+def _numbered(path: StrPath) -> Iterator[Line]:
+    return ((line.number, line.text) for line in lines(path))
 
 
 def _tokens(lines: Iterable[Line]) -> Iterator[Line]:
@@ -280,81 +254,68 @@ def _tokens(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
-    """Return the tokens of trees in the linear form, as if they stood in brackets."""
+    """Yield the tokens of trees in the linear form, as if they stood in brackets."""
     labels: list[str] = []
     for number, line in lines:
         for token in words_of(line):
             if token.startswith("("):
                 labels.append(token[1:])
-                parts = ["(", token[1:]] if token[1:] else ["("]
+                pieces = ["(", token[1:]]
             elif token.startswith(")"):
                 if not labels or labels.pop() != token[1:]:
-                    raise _malformed("text", number, f"{token!r} closes no bracket of its label")
-                parts = [")"]
+                    raise _malformed("text", number, f"{token!r} closes no bracket of its label.")
+                pieces = [")"]
             else:
-                parts = ["(", tag, token, ")"]
-            yield from ((number, part) for part in parts)
+                pieces = ["(", tag, token, ")"]
+            yield from ((number, piece) for piece in pieces)
 
 
-def _read(tokens: Iterable[Line], source: StrPath) -> Iterator[tuple[Tree | None, int, list[Line]]]:
+def _read(tokens: Iterable[Line], source: str) -> Iterator[tuple[Tree | None, int, list[str]]]:
     """Yield each tree, the line in which it begins, and the words that stand before it.
 
-    The last is None, with the words behind the last tree.
+    The last is None, with the words behind the last tree. `source` is the file, or "text".
     """
-    opened: list[tuple[int, list[Any]]] = []  # brackets: the line, the label and the children
-    before: list[Line] = []
+    opened: list[tuple[int, list[Tree | str]]] = []  # brackets: the line, label and children
+    before: list[str] = []
     line = 0
     for line, token in tokens:
         if token == "(":
             opened.append((line, []))
-            if len(opened) > DEEPEST:
-                raise _malformed(source, line, f"more than {DEEPEST} brackets are open")
-        elif token != ")":
-            if opened:
-                opened[-1][1].append(token)
-            else:
-                before.append((line, token))
         elif not opened:
-            raise _malformed(source, line, "')' closes no bracket")
+            before.append(token)
+        elif token != ")":
+            opened[-1][1].append(token)
         else:
-            start, parts = opened.pop()
-            tree = _tree(parts, source, line)
+            start, children = opened.pop()
+            has_label = bool(children) and isinstance(children[0], str)
+            label = str(children.pop(0)) if has_label else ""
+            try:
+                tree = Tree(label, tuple(children))
+            except ArgumentError as error:
+                raise _malformed(source, line, str(error)) from None
             if opened:
                 opened[-1][1].append(tree)
             else:
                 yield tree, start, before
                 before = []
     if opened:
-        raise _malformed(source, opened[0][0], "the bracket that opens here is never closed")
+        raise _malformed(source, opened[0][0], "the bracket that opens here is never closed.")
     yield None, line, before
 
 
-def _tree(parts: list[Any], source: StrPath, line: int) -> Tree:
-    """Return the tree of a label, which may be missing, and children."""
-    label = parts.pop(0) if parts and isinstance(parts[0], str) else ""
+def _score(words: list[str], source: str, line: int) -> float | None:
     try:
-        return Tree(label, tuple(parts))
-    except ArgumentError as error:
-        raise _malformed(source, line, str(error).partition("Received: ")[2].rstrip(".")) from None
-
-
-def _score(words: list[str], path: StrPath, line: int) -> float | None:
-    if not words:
-        return None
-    try:
-        (score,) = map(finite_number, words)
+        return float(" ".join(words)) if words else None
     except ValueError:
-        raise _malformed(path, line, f"{' '.join(words)!r} before a tree is no score") from None
-    return score
+        raise _malformed(source, line, f"{' '.join(words)!r} before a tree is no score.") from None
 
 
-def _no_words(before: list[Line], source: StrPath) -> None:
-    for line, word in before:
-        raise _malformed(source, line, f"{word!r} stands outside of all brackets")
+def _check_none(words: list[str], source: str, line: int) -> None:
+    if words:
+        raise _malformed(source, line, f"{words[0]!r} stands outside of all brackets.")
 
 
-def _malformed(source: StrPath, line: int, reason: str) -> ArgumentError:
+def _malformed(source: str, line: int, reason: str) -> ArgumentError:
     if source == "text":
-        return ArgumentError("text", f"must hold one tree. Received: in line {line}, {reason}.")
-    place = f"{os.fspath(source)}, line {line}"
-    return ArgumentError("path", f"must hold bracketed trees. Received: {place}: {reason}.")
+        return ArgumentError("text", f"must hold one tree. Received: in line {line}, {reason}")
+    return ArgumentError("path", f"must hold bracketed trees. {source}, line {line}: {reason}")

@@ -2,15 +2,12 @@
 
 import dataclasses
 import itertools
-import math
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tomli_w
 
-from dualnet._checks import ArgumentError, StrPath, check_count, check_finite, did_you_mean
+from dualnet._checks import ArgumentError, StrPath, check_count, did_you_mean
 from dualnet._files import write_whole
 from dualnet._toml import read_toml
 from dualnet.extras.rescoring.lists import NBest, numbers_of, weighted, with_scores
@@ -106,10 +103,9 @@ def tune(
     >>> tune(lists, ["a cat"], metric="wer")
     {'lm': 1.0}
     """
-    check_count("seed", seed, least=0)
     check_count("starts", starts, least=1)
-    lists, references, metric = list(lists), list(references), metric_of(metric)
-    search = _Search(lists, metric, _statistics(lists, references, metric), missing)
+    lists, metric = list(lists), metric_of(metric)
+    search = _Search(lists, metric, statistics_of(lists, references, metric), missing)
     return search.run(np.random.default_rng(seed), starts)
 
 
@@ -141,18 +137,16 @@ def compare(
     >>> comparison.base.value, comparison.rescored.value
     (50.0, 0.0)
     """
-    check_count("seed", seed, least=0)
-    lists, references, metric = list(lists), list(references), metric_of(metric)
-    statistics = _statistics(lists, references, metric)
-    known = {name for nbest in lists for item in nbest.hypotheses for name in item.numbers()}
-    check_features(weights, known)
+    lists, metric = list(lists), metric_of(metric)
+    statistics = statistics_of(lists, references, metric)
+    check_features(weights, lists)
     sign = 1.0 if metric.higher_is_better else -1.0
-    preferred = [
-        int(np.argmax([item.score or 0.0 for item in weighted(nbest, weights, missing).hypotheses]))
-        for nbest in lists
-    ]
-    chosen = zip(statistics, itertools.repeat(0), preferred, _oracle(metric, statistics))
-    rows = np.stack([several[list(indices)].ravel() for several, *indices in chosen])
+    preferred = []
+    for nbest in lists:
+        scored = weighted(nbest, weights, missing)
+        preferred.append(scored.hypotheses.index(scored.best))
+    chosen = zip(statistics, preferred, _oracle(metric, statistics))
+    rows = np.stack([of_list[[0, *best]].ravel() for of_list, *best in chosen])
     random, share = np.random.default_rng(seed), np.full(len(lists), 1 / len(lists))
     samples = (random.multinomial(len(lists), share) @ rows for _ in range(RESAMPLES))
     sums = np.stack([rows.sum(axis=0), *samples])  # of base, rescored and oracle side by side
@@ -164,11 +158,8 @@ def compare(
     return Comparison(*figures)
 
 
-def save_weights(path: StrPath, weights: Mapping[str, float], **about: Any) -> None:
+def save_weights(path: StrPath, weights: Mapping[str, float], **about: object) -> None:
     """Write weights as TOML, with the values `about` how they were found.
-
-    Raises:
-        ValueError: if a weight is no finite number.
 
     Example:
 
@@ -179,11 +170,8 @@ def save_weights(path: StrPath, weights: Mapping[str, float], **about: Any) -> N
     ...     load_weights(pathlib.Path(folder, "weights.toml"))
     {'lm': 0.25}
     """
-    for name, weight in weights.items():
-        check_finite(f"weights[{name!r}]", weight)
-    write_whole(
-        path, tomli_w.dumps({**about, "weights": {k: float(w) for k, w in weights.items()}})
-    )
+    table = {name: float(weight) for name, weight in weights.items()}
+    write_whole(path, tomli_w.dumps({**about, "weights": table}))
 
 
 def load_weights(path: StrPath) -> dict[str, float]:
@@ -201,64 +189,44 @@ def load_weights(path: StrPath) -> dict[str, float]:
     FileNotFoundError: There is no file 'nowhere.toml'.
     """
     weights = read_toml(path, what="A file of weights").get("weights")
-    weights = weights if isinstance(weights, dict) else {}
-    numbers = [x for x in weights.values() if type(x) in (int, float) and math.isfinite(x)]
-    if not numbers or len(numbers) < len(weights):
-        required = "must be a table of numbers, [weights], which `dualnet rescore --save-weights` "
-        received = f"Received: {os.fspath(path)!r} without it."
-        raise ArgumentError("weights", f"{required}writes. {received}")
+    if not isinstance(weights, dict):
+        received = f"Received: {str(path)!r} without it."
+        raise ArgumentError("weights", f"must be a table of numbers, [weights]. {received}")
     return {name: float(weight) for name, weight in weights.items()}
 
 
-def check_features(weights: Mapping[str, float], known: Collection[str]) -> None:
-    """Raise `ArgumentError` unless weights are finite, and there is a feature for each but 0."""
-    known = sorted(known)
+def check_features(weights: Mapping[str, float], lists: Iterable[NBest]) -> None:
+    """Raise `ArgumentError` for a weight of a feature that no hypothesis of the lists has."""
+    known: set[str] = set()
+    for nbest in lists:
+        known.update(*(hypothesis.numbers() for hypothesis in nbest.hypotheses))
     for name, weight in weights.items():
-        if check_finite(f"weights[{name!r}]", weight) and name not in known:
-            required = f"must be of features of the lists, which are {', '.join(known)}."
+        if weight and name not in known:
+            required = f"must be of features of the lists, which are {', '.join(sorted(known))}."
             received = f"Received: {name!r}.{did_you_mean(name, known)}"
             raise ArgumentError("weights", f"{required} {received}")
 
 
-def checked_lists(
+def check_lists(
     lists: Iterable[NBest], models: Iterable[str], weights: Mapping[str, float] | None
-) -> Iterator[NBest]:
-    """Yield lists with the features that they will have, 0 for those of `models`.
-
-    Raises `ArgumentError` for a list that cannot have them, and, after the last one, for a weight
-    that is not finite or of a feature that no hypothesis has.
-    """
-    known: set[str] = set()
-    for nbest in lists:
-        scored = with_scores(nbest, {name: itertools.repeat(0.0) for name in models})
-        known.update(name for item in scored.hypotheses for name in item.numbers())
-        yield scored
-    if known:
-        check_features(weights or {}, known)
+) -> None:
+    """Raise `ArgumentError` for lists that have a feature of a model, or lack that of a weight."""
+    zeros = {name: itertools.repeat(0.0) for name in models}
+    check_features(weights or {}, (with_scores(nbest, zeros) for nbest in lists))
 
 
-def _statistics(
+def statistics_of(
     lists: Sequence[NBest], references: Sequence[str], metric: Metric
 ) -> list[np.ndarray]:
-    """Return the statistics of each list, `(hypotheses, n)`."""
+    """Return the statistics of the hypotheses of each list, float64 `(hypotheses, n)`."""
     if not lists or len(lists) != len(references):
         received = f"Received: {len(references)} references for {len(lists)} lists."
         raise ArgumentError("references", f"must be one for each list, at least one. {received}")
-    return [statistics_of(*pair, metric) for pair in zip(lists, references)]
-
-
-def statistics_of(nbest: NBest, reference: str, metric: Metric) -> np.ndarray:
-    """Return the statistics of the hypotheses of a list, float64 `(hypotheses, n)`."""
-    of_text: dict[str, np.ndarray] = {}
-    for item in nbest.hypotheses:
-        if item.text not in of_text:
-            try:
-                of_text[item.text] = np.asarray(metric.statistics(item.text, reference), np.float64)
-            except ArgumentError as error:
-                line = "" if item.line is None else f", line {item.line}"
-                message = f"must fit the lists. In list {nbest.id!r}{line}: {error}"
-                raise ArgumentError("references", message) from None
-    return np.stack([of_text[item.text] for item in nbest.hypotheses])
+    statistics = []
+    for nbest, reference in zip(lists, references):
+        rows = [metric.statistics(item.text, reference) for item in nbest.hypotheses]
+        statistics.append(np.array(rows, np.float64))
+    return statistics
 
 
 def _oracle(metric: Metric, statistics: Sequence[np.ndarray]) -> np.ndarray:
@@ -297,16 +265,14 @@ class _Search:
         self.starts = np.cumsum(sizes) - sizes
         self.owners = np.repeat(np.arange(len(lists)), sizes)
         features = np.array([[row.get(name, 0.0) for name in self.names] for row in numbers])
-        # Divided by a power of two, which is exact, the squares of large and small ones are finite.
-        exponents = np.frexp(np.abs(features).max(axis=0))[1]
-        features = np.ldexp(features, -exponents)
+        largest = np.abs(features).max(axis=0)
         # What all hypotheses of a list share chooses none of them.
         features -= features[self.starts][self.owners]
         features -= (np.add.reduceat(features, self.starts) / sizes[:, None])[self.owners]
         deviations = np.sqrt((features**2).mean(axis=0))
-        deviations[deviations < SAME] = np.inf
+        deviations[deviations <= SAME * largest] = np.inf
         self.features = features / deviations
-        self.scale = np.maximum(np.ldexp(deviations, exponents), 1e-300)
+        self.scale = deviations
 
     def run(self, random: np.random.Generator, starts: int) -> dict[str, float]:
         size = len(self.names)
