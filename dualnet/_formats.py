@@ -21,4 +21,4 @@ class Format(NamedTuple):
 
 
 ADDED: dict[str, Format] = {}
-NAMES: dict[str, Callable[[], Any]] = {}  # public names of `serving`, and functions that load them
+NAMES: dict[str, str] = {}  # public names of `serving`, and the modules that hold them

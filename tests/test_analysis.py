@@ -96,12 +96,6 @@ def test_words_that_are_rare_in_the_training_text_are_left_out(gated):
     assert favoured["w3"] == [(word, value) for word, value in ranking if word in frequent]
 
 
-def test_a_lower_case_vocabulary_knows_capitalised_words(gated, monkeypatch):
-    expected = analysis.favoured_words(gated, "w3")["w3"]
-    monkeypatch.setattr(gated, "_vocabulary", Vocabulary(WORDS, lowercase=True))
-    assert analysis.favoured_words(gated, "W3")["W3"] == expected
-
-
 def test_units_with_white_space_are_favoured_shown_and_drawn(gated, monkeypatch, tmp_path):
     expected = [value for _, value in analysis.favoured_words(gated, "w3", count=COUNT)["w3"]]
     characters = train_tokenizer([" \t\x00$abcdef"], "characters")
@@ -114,23 +108,15 @@ def test_units_with_white_space_are_favoured_shown_and_drawn(gated, monkeypatch,
     assert [*map(analysing._shown, ("the", " the", "\n"))] == ["the", "' the'", r"'\n'"]
 
 
-def test_bad_arguments_of_favoured_words_are_refused_by_name(gated, plain, monkeypatch):
+def test_a_gate_and_words_that_do_not_fit_are_refused(gated, plain):
     for arguments, message in [
-        ({"model": plain}, r"`model` must have a gate .* gate='none'"),
-        ({"model": builders.with_gate(base(), 3, gate="lstm")}, "gate='lstm'"),
+        ({"model": plain}, r"`model` must have a gate that reads the current token alone"),
+        ({"model": builders.with_gate(base(), 3, gate="lstm")}, "with gate='input'"),
         ({"words": ["w1", "w33"]}, r"Received: 'w33'\. Did you mean 'w3'"),
-        ({"count": 0}, "`count` must be an integer of at least 1"),
         ({"corpus_tokens": [COUNT]}, "`corpus_tokens` must hold ids of the model's vocabulary"),
-        ({"corpus_tokens": [1, 1]}, "`least_occurrences` must leave a word.* has 2"),
     ]:
         with pytest.raises(ValueError, match=message):
             analysis.favoured_words(**{"model": gated, "words": "w3", **arguments})
-    monkeypatch.setattr(gated, "_vocabulary", None)
-    with pytest.raises(ValueError, match="with a vocabulary"):
-        analysis.favoured_words(gated, "w3")
-    monkeypatch.setattr(gated.core.get_layer("gate"), "use_hidden", True)
-    with pytest.raises(ValueError, match="gate='input_and_hidden'"):
-        analysis.favoured_words(gated, "w3")
 
 
 def test_favoured_words_are_drawn_with_a_panel_per_word(gated, tmp_path):
@@ -141,8 +127,6 @@ def test_favoured_words_are_drawn_with_a_panel_per_word(gated, tmp_path):
     analysis.plot_favoured_words({"w1": favoured["w1"]}, tmp_path / "words.png")
     one = check_png(tmp_path / "words.png", least=5000)
     assert four[0] > 2 * one[0] and four[1] > 1.5 * one[1]
-    with pytest.raises(ValueError, match="`found` must hold at least one"):
-        analysis.plot_favoured_words({}, tmp_path / "words.png")
 
 
 # --- experts
@@ -205,8 +189,6 @@ def test_shares_of_a_translator_are_the_mean_priors_over_its_targets(
     used = analysis.expert_shares(model, pairs)
     np.testing.assert_allclose(used.shares, sums / 7, rtol=1e-5)
     assert used.tokens == 7 and used.layers == layers_of_experts
-    with pytest.raises(ValueError, match="`tokens` must be a `PairSplit`"):
-        analysis.expert_shares(model, np.arange(5))
 
 
 def test_a_model_without_a_mixture_is_refused(plain, tokens):
@@ -260,18 +242,11 @@ def test_a_mixture_has_a_higher_rank_than_a_softmax(plain, mixture, tokens):
     assert analysis.rank(mixture, tokens).rank == COUNT  # experts of 3 units each
 
 
-def test_bad_arguments_of_rank_are_refused_by_name(plain, tokens):
+def test_a_model_that_computes_no_numbers_has_no_rank(tokens):
     broken = randomised(base())
     broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
-    for arguments, message in [
-        ({"rows": 0}, "`rows` must be an integer of at least 1"),
-        ({"tolerance": -1}, "`tolerance` must be a finite number of at least 0"),
-        ({"sequence_length": 0}, "`sequence_length` must be an integer of at least 1"),
-        ({"tokens": tokens[:0]}, "`tokens` must hold at least 1 tokens"),
-        ({"model": broken}, "`model` must compute finite logits"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            analysis.rank(**{"model": plain, "tokens": tokens, **arguments})
+    with pytest.raises(ValueError, match="`model` must compute finite logits"):
+        analysis.rank(broken, tokens)
 
 
 def test_singular_values_are_drawn_even_if_some_are_zero(tmp_path):
@@ -282,8 +257,6 @@ def test_singular_values_are_drawn_even_if_some_are_zero(tmp_path):
     }
     analysis.plot_singular_values(ranks, tmp_path / "values.png")
     assert check_png(tmp_path / "values.png") == (840, 540)
-    with pytest.raises(ValueError, match="`ranks` must hold at least one"):
-        analysis.plot_singular_values({}, tmp_path / "values.png")
 
 
 # --- learning curves
@@ -410,14 +383,6 @@ def test_a_published_line_is_drawn_at_its_height_in_the_colour_of_its_model(
     assert lines["chance"].get_color() not in {lines[name].get_color() for name in curves}
 
 
-def test_a_run_without_metrics_or_with_damaged_ones_is_refused(runs, tmp_path):
+def test_a_run_without_metrics_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"must hold metrics\.csv.*nowhere"):
         analysis.learning_curves({"a": tmp_path / "nowhere"})
-    for text in ("", "epoch,perplexity\n1,5\n", "val_perplexity\nx\n", "val_perplexity\nnan\n"):
-        (runs["doc"] / "metrics.csv").write_text(text)
-        with pytest.raises(ValueError, match="in the column val_perplexity .*damaged"):
-            analysis.learning_curves(runs)
-    with pytest.raises(ValueError, match="`split` must be one of"):
-        analysis.learning_curves(runs, split="test")
-    with pytest.raises(ValueError, match="`runs` must hold at least one"):
-        analysis.plot_learning_curves({}, tmp_path / "x.png")

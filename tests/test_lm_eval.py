@@ -148,8 +148,6 @@ def test_text_ends_before_the_first_stop_string(models):
     ("settings", "match"),
     [
         ({"num_beams": 4}, "must be of do_sample.*Received: num_beams=4"),
-        ({"max_gen_toks": 0}, "`max_gen_toks` must be an integer of at least 1"),
-        ({"do_sample": True, "temperature": -1}, "`temperature` must be"),
         ({"do_sample": True, "top_p": 2}, "`top_p` must be"),
     ],
 )

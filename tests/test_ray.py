@@ -55,12 +55,6 @@ def test_rows_go_beside_the_columns_of_a_batch(path):
         Scorer(path / "model.keras", column="texts")(batch)
     with pytest.raises(ValueError, match="`adapt` must be False"):
         Scorer(path / "model.keras", format="surprisal", adapt=True)
-    with pytest.raises(ValueError, match="`temperature` is not for pairs"):
-        Scorer(path / "model.keras", format="pairs", temperature=2.0)
-    with pytest.raises(ValueError, match="`entropy` must be one of temperature"):
-        Scorer(path / "model.keras", entropy=True)
-    with pytest.raises(ValueError, match="`end` must be text. Received: 3"):
-        Scorer(path / "model.keras", end=3)
 
 
 def test_two_workers_of_which_one_is_killed_give_every_row_once_in_order(path, cli, tmp_path):

@@ -140,15 +140,11 @@ def test_tokens_are_mapped_to_units(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        ("a b 0", WORDS, "hold a token and its id .*tokens.txt, line 1: 'a b 0'"),
-        ("a 0\nb x", WORDS, "hold a token and its id .*, line 2: 'b x'"),
-        ("a 0\nb -1", WORDS, "hold a token and its id .*, line 2: 'b -1'"),
+        ("a b 0", WORDS, "hold a token and its id .*tokens.txt', line 1: 'a b 0'"),
         ("a 0\nb 0", WORDS, "hold a token and its id on each line, each id once.*line 2: 'b 0'"),
-        ("S 0\nb 2", WORDS, "number its tokens from 0 on, without gaps.* 2 tokens, the last of id"),
-        ("", WORDS, "number its tokens from 0 on, without gaps.* 0 tokens"),
-        (b"\xff 0", WORDS, "be a text file in UTF-8"),
-        ("<blk> 0\n<unk> 1\nthe 2", WORDS, r"units of the model \(▁THE.*, whose 3 tokens .*the\)"),
-        ("a 0\nb 1\nc 2", ("a", "<eos>"), r"it has no <unk>.* where 2 are others \(b, c\)"),
+        ("S 0\nb 2", WORDS, "number its tokens from 0 on, without gaps.* with 2 tokens"),
+        ("<blk> 0\n<unk> 1\nthe 2", WORDS, r"a file with units of the model, such as .*THE.*the"),
+        ("a 0\nb 1\nc 2", ("a", "<eos>"), r"a file with units of the model.*'b', 'c'"),
     ],
 )
 def test_a_file_that_holds_no_tokens_of_the_model_is_refused(text, words, message, tmp_path):
@@ -161,8 +157,8 @@ def test_a_file_that_holds_no_tokens_of_the_model_is_refused(text, words, messag
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("gru", {}, "with layers of GRUCell"),
-        ("mdlstm", {"rounds": 1, "rank": 2}, "with layers of MogrifierLSTMCell"),
+        ("gru", {}, "GRUCell"),
+        ("mdlstm", {"rounds": 1, "rank": 2}, "MogrifierLSTMCell"),
         ("lstm", {"units": None, "recurrent_units": 6, "embedding_units": 4, "recurrent_layers": 2},
          r"with states of sizes \[6, 6, 4, 4\]"),
     ],

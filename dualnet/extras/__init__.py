@@ -4,23 +4,25 @@
 when they are used.
 """
 
+from __future__ import annotations
+
 import functools
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dualnet._formats import ADDED, NAMES, Format, Writer
 
+if TYPE_CHECKING:
+    from dualnet.builders import LanguageModel
+    from dualnet.requests import Exporting
 
-def _sherpa(name: str) -> Any:
+
+def _for_sherpa(model: LanguageModel, request: Exporting) -> Writer:
     from dualnet.extras import sherpa
 
-    return getattr(sherpa, name)
+    return sherpa.prepare(model, request.tokens)
 
 
-def _for_sherpa(model: Any, request: Any) -> Writer:
-    return _sherpa("prepare")(model, request.tokens)
-
-
-def _for_transformers(model: Any, request: Any) -> Writer:
+def _for_transformers(model: LanguageModel, request: Exporting) -> Writer:
     from dualnet.extras.transformers_folder import write_transformers_folder
 
     return functools.partial(write_transformers_folder, model)
@@ -28,4 +30,4 @@ def _for_transformers(model: Any, request: Any) -> Writer:
 
 ADDED["sherpa-onnx"] = Format(".onnx", _for_sherpa)
 ADDED["transformers"] = Format("", _for_transformers)
-NAMES.update({name: functools.partial(_sherpa, name) for name in ("TokenMap", "token_map")})
+NAMES.update(dict.fromkeys(("TokenMap", "token_map"), "dualnet.extras.sherpa"))

@@ -1,5 +1,6 @@
 """Models as EleutherAI's lm-evaluation-harness, the package `lm_eval`, takes them."""
 
+import dataclasses
 import functools
 import math
 import warnings
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_count, extra
+from dualnet._checks import ArgumentError, StrPath, extra
 from dualnet.builders import LanguageModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import vocabulary_with_eos
@@ -71,7 +72,7 @@ class DualnetLM(LM):
 
     def __init__(self, run: StrPath | LanguageModel, *, seed: int = 0) -> None:
         super().__init__()
-        self.seed = check_count("seed", seed, least=0)
+        self.seed = seed
         self.model = run if isinstance(run, LanguageModel) else load(run)
         self.tokenizer, self._eos_id = vocabulary_with_eos(self.model)
 
@@ -105,9 +106,9 @@ class DualnetLM(LM):
         """Return the continuation of each context, without the string of `until` that ends it."""
         groups: dict[tuple[tuple[str, ...], Drawing], list[int]] = {}  # positions by settings
         for i, request in enumerate(requests):
-            until, settings = _generation(request.args[1])
-            stop_at_eos = not until or self.tokenizer.documents != "line"
-            drawing = Drawing(**settings, seed=self.seed, stop_at_eos=stop_at_eos)
+            until, drawing = _generation(request.args[1], seed=self.seed)
+            if not until or self.tokenizer.documents != "line":
+                drawing = dataclasses.replace(drawing, stop_at_eos=True)
             groups.setdefault((until, drawing), []).append(i)
         texts = [""] * len(requests)
         for (until, drawing), positions in groups.items():
@@ -116,8 +117,9 @@ class DualnetLM(LM):
             drawn = continuations(self.model, streams, drawing, ends=ends)
             for i, stream, ids in zip(positions, streams, drawn):
                 text = self._continuation(stream, ids)
-                texts[i] = text[: min((at for end in until if (at := text.find(end)) >= 0),
-                                      default=len(text))]  # fmt: skip
+                for end in until:
+                    text = text.partition(end)[0]
+                texts[i] = text
         return texts
 
     def _stream(self, text: str) -> np.ndarray:
@@ -133,16 +135,19 @@ class DualnetLM(LM):
         return any(end in text for end in until)
 
 
-def _generation(settings: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return `until`, and the fields of `Drawing`, of a task's generation_kwargs."""
-    known: dict[str, Any] = {**normalize_gen_kwargs(dict(settings))}
+def _generation(task: Mapping[str, Any], **settings: Any) -> tuple[tuple[str, ...], Drawing]:
+    """Return `until`, and how texts are drawn, of a task's generation_kwargs."""
+    known = normalize_gen_kwargs(dict(task))
     if known.get("num_beams") == 1:
         del known["num_beams"]
     if unknown := [key for key in known if key not in GENERATION]:
         received = {unknown[0]: known[unknown[0]]}
         raise ArgumentError("generation_kwargs", f"must be of {', '.join(GENERATION)}.", **received)
-    until = tuple(end for end in known["until"] if end)
-    max_tokens = check_count("max_gen_toks", known["max_gen_toks"], least=1)
-    temperature = known.get("temperature", 1.0) if known["do_sample"] else 0.0
-    limits = {"top_k": known.get("top_k") or None, "top_p": known.get("top_p")}
-    return until, {"max_tokens": max_tokens, "temperature": temperature, **limits}
+    drawing = Drawing(
+        max_tokens=known["max_gen_toks"],
+        temperature=known.get("temperature", 1.0) if known["do_sample"] else 0.0,
+        top_k=known.get("top_k") or None,
+        top_p=known.get("top_p"),
+        **settings,
+    )
+    return tuple(end for end in known["until"] if end), drawing

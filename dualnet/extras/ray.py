@@ -12,7 +12,6 @@ from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.requests import Scoring, Surprising
 from dualnet.runs import load
 from dualnet.scorers import PairScorer, SurprisalScorer, TextScorer
-from dualnet.text.plain_text import check_text
 
 __all__ = ["Scorer"]
 
@@ -60,13 +59,11 @@ class Scorer:
         **settings: Any,
     ) -> None:  # fmt: skip
         self.format = check_choice("format", format, FORMATS)
-        self.column, self.end = column, check_text("end", end)
+        self.column, self.end = column, end
         request = (Surprising if format == "surprisal" else Scoring).of(settings)
         if settings.get("adapt"):
             message = "must be False: the weights would depend on which texts an actor has read."
             raise ArgumentError("adapt", message, adapt=True)
-        if format == "pairs" and settings:
-            raise ArgumentError(next(iter(settings)), "is not for pairs.", **settings)
         model = load(run)
         self.scorer: Any
         if format == "pairs":

@@ -7,22 +7,20 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
-from dualnet._files import TooLargeError, read_bounded
 from dualnet.builders import LanguageModel
 from dualnet.builders.model import check_exports
 from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
 from dualnet.text import Tokenizer
+from dualnet.text.files import lines
 
 STARTS = ("<sos/eos>", "<sos>", "<s>", "<bos>", "<eos>", "</s>")  # what is read first, best first
 UNKNOWN = ("<unk>", "<UNK>", "[UNK]", "<oov>")
 SILENT = re.compile(r"<blk>|<blank>|<eps>|<pad>|#\d+")  # a recogniser never writes these
-LARGEST_FILE = 64 * 10**6  # bytes
 NEVER = -1e30  # finite, so that a recogniser's weight of 0 gives no nan
 
 
@@ -98,30 +96,25 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
     read, scored, unknown, matched = [], [], [], 0
     for name in names:
         unit = units.get(name.lower() if tokenizer.lowercase else name)
-        if unit is not None and unit not in (eos_id, unk_id):
-            matched += 1
-        elif unit is None and name in STARTS:
+        matched += unit not in (None, eos_id, unk_id)
+        if unit is None and name in STARTS:
             unit = eos_id
-        elif unit is None and (SILENT.fullmatch(name) or (unk_id is None and name in UNKNOWN)):
+        is_silent = SILENT.fullmatch(name) or (unk_id is None and name in UNKNOWN)
+        if unit is None and is_silent:
             read.append(eos_id)
             scored.append(len(tokenizer))
             continue
-        elif unit is None:
-            if name not in UNKNOWN:
-                unknown.append(name)
-            unit = unk_id if unk_id is not None else eos_id
+        if unit is None:
+            unknown += [name] if name not in UNKNOWN else []
+            unit = eos_id if unk_id is None else unk_id
         read.append(unit)
         scored.append(unit)
-    place = f"Received: {os.fspath(tokens)!r}"
-    if not matched:
-        required = f"must be a file with units of the model{_some(tokenizer.words)}."
-        received = f"{place}, whose {len(names)} tokens{_some(names)} are none of them."
+    if not matched or (unknown and unk_id is None):
+        strangers = [name for name in names if name not in units]
+        required = f"must be a file with units of the model, such as {tokenizer.words[:3]}."
+        received = f"Received: {os.fspath(tokens)!r}, where {strangers[:3]} are none."
         way_out = " Train the model on text in the recogniser's units."
         raise ArgumentError("tokens", f"{required} {received}", way_out)
-    if unknown and unk_id is None:
-        required = "must be a file with units of the model alone, since it has no <unk>."
-        received = f"{place}, where {len(unknown)} are others{_some(unknown)}."
-        raise ArgumentError("tokens", f"{required} {received}")
     used = {*scored, eos_id, unk_id}
     return TokenMap(
         read=np.array([*read, eos_id], "int64"),
@@ -132,9 +125,10 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
     )
 
 
-def prepare(model: LanguageModel, tokens: StrPath) -> Callable[[], bytes]:
+def prepare(model: LanguageModel, tokens: StrPath | None) -> Callable[[], bytes]:
     """Return the function that makes the file; raise `ValueError` for a model that has none."""
     check_exports()
+    assert tokens is not None  # of an `Exporting` of this format
     mapping = check_sherpa(model, tokens)
     return lambda: sherpa_bytes(model, mapping)
 
@@ -180,40 +174,31 @@ def sherpa_bytes(model: LanguageModel, mapping: TokenMap) -> bytes:
 def _layers(model: LanguageModel) -> tuple[int, int]:
     """Return number and size of the LSTM layers of `model`; raise `ValueError` for others."""
     layers = [layer for layer in model.core._flatten_layers() if isinstance(layer, Recurrence)]
-    cells = sorted({type(layer.cell).__name__ for layer in layers})
+    plain = [type(layer.cell) in (LSTMCell, PerGateLSTMCell) for layer in layers]
     sizes = model.state_size
-    plain = {LSTMCell.__name__, PerGateLSTMCell.__name__}.issuperset(cells)
-    if layers and plain and len(set(sizes)) == 1 and len(sizes) == 2 * len(layers):
+    if layers and all(plain) and len(set(sizes)) == 1 and len(sizes) == 2 * len(layers):
         return len(layers), sizes[0]
-    received = f"layers of {' and '.join(cells)}" if not plain else f"states of sizes {sizes}"
-    raise ArgumentError(
-        "format",
-        "must be another for a model whose layers are not all plain LSTMs of one size, whose h and "
-        f"c are all that sherpa-onnx keeps. Received: format='sherpa-onnx' with {received}.",
-    )
+    cells = sorted({type(layer.cell).__name__ for layer in layers})
+    required = "must be another for a model whose layers are not all plain LSTMs of one size."
+    received = f"Received: format='sherpa-onnx', layers of {cells} with states of sizes {sizes}."
+    raise ArgumentError("format", f"{required} {received}")
 
 
 def _read_tokens(path: StrPath) -> list[str]:
     """Return the tokens of the file `path` in the order of their ids."""
-    try:
-        text = read_bounded(path, LARGEST_FILE).decode("utf-8-sig")
-    except (UnicodeDecodeError, TooLargeError):
-        required = "must be a text file in UTF-8."
-        raise ArgumentError("tokens", f"{required} Received: {os.fspath(path)!r}.") from None
     names: dict[int, str] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        parts = re.findall(r"[^ \t\r\v\f]+", line)  # white space of ASCII alone, as sherpa-onnx
-        if not parts:
+    for line in lines(path):
+        words = re.findall(r"[^\s]+", line.text, re.ASCII)  # white space as of sherpa-onnx
+        if not words:
             continue
-        *name, last = parts
-        if len(name) > 1 or re.fullmatch("[0-9]{1,9}", last) is None or int(last) in names:
+        *name, last = words
+        if len(name) > 1 or not last.isdecimal() or int(last) in names:
             required = "must hold a token and its id on each line, each id once."
-            received = f"Received: {os.fspath(path)}, line {number}: {line.strip()!r}."
+            received = f"Received: {line.place}: {line.text.strip()!r}."
             raise ArgumentError("tokens", f"{required} {received}")
         names[int(last)] = name[0] if name else " "
-    if not names or max(names) != len(names) - 1:
-        last = f", the last of id {max(names)}" if names else ""
-        received = f"Received: {Path(path).name!r} with {len(names)} tokens{last}."
+    if not names or max(names) >= len(names):
+        received = f"Received: {os.fspath(path)!r} with {len(names)} tokens."
         raise ArgumentError("tokens", f"must number its tokens from 0 on, without gaps. {received}")
     return [names[i] for i in range(len(names))]
 

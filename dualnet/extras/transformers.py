@@ -23,13 +23,14 @@ with extra("transformers", "`dualnet.transformers` needs PyTorch and Hugging Fac
     import transformers
     from torch import nn
     from transformers import modeling_outputs
-    from transformers.utils import can_return_tuple
+    from transformers.utils import ModelOutput, can_return_tuple
 
 __all__ = [
     "DualnetConfig", "DualnetForCausalLM", "DualnetForSequenceClassification", "DualnetModel",
     "DualnetTokenizer", "StateCache",
 ]  # fmt: skip
 
+Output = dict[str, Any]  # the entries that all answers have
 NEVER = -1e4  # logit of the padding token: a probability of 0, and finite even in float16
 
 
@@ -37,12 +38,12 @@ class _Exported:
     """What is saved with a module that imports this one, in place of a copy of this one."""
 
     @classmethod
-    def register_for_auto_class(cls, auto_class: Any = None) -> None:
+    def register_for_auto_class(cls, auto_class: object = None) -> None:
         """Do nothing: the library would save this module itself, beside the one that imports it."""
 
 
 class _Saved(_Exported):
-    def save_pretrained(self, save_directory: StrPath, *args: Any, **kwargs: Any) -> Any:
+    def save_pretrained(self, save_directory: StrPath, *args: object, **kwargs: object) -> object:
         files = super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         write_modeling(Path(save_directory))
         return files
@@ -60,7 +61,7 @@ class DualnetConfig(_Exported, transformers.PreTrainedConfig):
     model_type = "dualnet"
     keys_to_ignore_at_inference = ["cache"]
 
-    def __init__(self, network: Any = None, **kwargs: Any) -> None:
+    def __init__(self, network: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self.network = network
         self.vocab_size = kwargs.pop("vocab_size", 1)
         self.hidden_size = kwargs.pop("hidden_size", 1)
@@ -113,14 +114,14 @@ class _Network:
         hidden = [each for each in graph.layer_outputs.values() if each is not graph.hidden]
         outputs = [graph.word_logits, *graph.new_states, *hidden, graph.hidden]
         self.core = keras.Model([graph.tokens, *graph.states], outputs)
-        self.masked: Any = None  # reads padding, whose id is -1
+        self.masked: keras.Model | None = None  # reads padding, whose id is -1
         if graph.padded:
             self.masked = self.core
         # A cache, and layers of a Keras model of one's own, know nothing of padding.
         elif self.model.can_mask:
             self.masked = with_masks(self.core)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Network":
+    def __deepcopy__(self, memo: dict[int, object]) -> "_Network":
         return self
 
     def read(
@@ -161,7 +162,7 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         super().__init__(config)
         # On the CPU, whatever `from_pretrained` and Keras have as their default.
         with torch.device("cpu"), keras.device("cpu"):
-            network = _Network(config.network)
+            network = _Network(config.network or {})
         self.weights = nn.Module()
         for name, variable in network.variables.items():
             if variable.trainable:
@@ -198,9 +199,9 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         past_key_values: StateCache | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
-        num_items_in_batch: Any = None,
-        **_: Any,
-    ) -> Any:
+        num_items_in_batch: int | None = None,
+        **_: object,
+    ) -> ModelOutput:
         if input_ids is None:
             raise ValueError("`input_ids` must be given: the model reads no `inputs_embeds`.")
         rows, time = input_ids.shape
@@ -231,7 +232,9 @@ class _Reading(_Saved, transformers.PreTrainedModel):
 class DualnetModel(_Reading):
     """The recurrence alone, `AutoModel`: vectors of tokens in their context."""
 
-    def _answer(self, others: Any, logits: Any, last: Any, *_: Any) -> Any:
+    def _answer(
+        self, others: Output, logits: torch.Tensor, last: torch.Tensor, *_: object
+    ) -> ModelOutput:
         return modeling_outputs.BaseModelOutputWithPast(last_hidden_state=last, **others)
 
 
@@ -267,8 +270,14 @@ class DualnetForCausalLM(_Reading, transformers.GenerationMixin):
     """
 
     def _answer(
-        self, others: Any, logits: Any, last: Any, is_token: Any, labels: Any, items: Any
-    ) -> Any:
+        self,
+        others: Output,
+        logits: torch.Tensor,
+        last: torch.Tensor,
+        is_token: torch.Tensor,
+        labels: torch.Tensor | None,
+        items: int | None,
+    ) -> ModelOutput:
         loss = None
         if labels is not None:
             settings = {"vocab_size": self.config.vocab_size, "num_items_in_batch": items}
@@ -292,8 +301,14 @@ class DualnetForSequenceClassification(_Reading):
         self.post_init()
 
     def _answer(
-        self, others: Any, logits: Any, hidden: Any, is_token: Any, labels: Any, items: Any
-    ) -> Any:
+        self,
+        others: Output,
+        logits: torch.Tensor,
+        hidden: torch.Tensor,
+        is_token: torch.Tensor,
+        labels: torch.Tensor | None,
+        items: int | None,
+    ) -> ModelOutput:
         last = (torch.arange(is_token.shape[1], device=is_token.device) * is_token).argmax(dim=1)
         logits = self.score(hidden[torch.arange(len(hidden)), last].to(self.score.weight.dtype))
         loss = None
@@ -336,7 +351,7 @@ class DualnetTokenizer(_Saved, transformers.PreTrainedTokenizer):
     def get_vocab(self) -> dict[str, int]:
         return {word: i for i, word in enumerate(self.own)} | self._added_tokens_encoder
 
-    def _tokenize(self, text: str, **kwargs: Any) -> list[str]:
+    def _tokenize(self, text: str, **kwargs: object) -> list[str]:
         return [self.own.word(i) for i in self.own.encode(text)]
 
     def _convert_token_to_id(self, token: str) -> int:
@@ -352,7 +367,9 @@ class DualnetTokenizer(_Saved, transformers.PreTrainedTokenizer):
             for is_special, group in itertools.groupby(tokens, special.__contains__)
         )
 
-    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> Any:
+    def save_vocabulary(
+        self, save_directory: str, filename_prefix: str | None = None
+    ) -> tuple[str]:
         name = f"{filename_prefix}-" * bool(filename_prefix) + self.own.file_name
         self.own.save(Path(save_directory, name))
         return (str(Path(save_directory, name)),)

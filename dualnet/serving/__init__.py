@@ -1,5 +1,6 @@
 """Export for other programs: a SavedModel with text endpoints, ONNX and LiteRT files."""
 
+import importlib
 from typing import Any
 
 from dualnet._formats import NAMES
@@ -11,5 +12,5 @@ __all__ = ["FORMATS", *NAMES, "endpoints", "export", "format_of", "why_no_text"]
 
 def __getattr__(name: str) -> Any:
     if name in NAMES:
-        return NAMES[name]()
+        return getattr(importlib.import_module(NAMES[name]), name)
     raise AttributeError(f"module 'dualnet.serving' has no attribute {name!r}")

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet import plots
 from dualnet._checks import ArgumentError
-from dualnet.builders import Graph, LanguageModel, TranslationModel, check_language_model, reader_of
+from dualnet.builders import Graph, LanguageModel, TranslationModel, reader_of
 from dualnet.corpora import PairSplit
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import check_tokens, check_translators
@@ -46,7 +47,7 @@ class Shares:
 
 
 def expert_shares(
-    model: LanguageModel, tokens: Any, *, sequence_length: int | None = None
+    model: LanguageModel, tokens: ArrayLike | PairSplit, *, sequence_length: int | None = None
 ) -> Shares:
     """Return the share of each expert of a mixture in the predictions for a text.
 
@@ -77,15 +78,14 @@ def expert_shares(
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Table 4, which prints
     `coefficient_of_variation`.
     """
-    translates = isinstance(model, TranslationModel)
-    if not translates:
-        check_language_model("model", model)
     output = find_layer(model, "output")
     if not isinstance(output, DOCOutput):
-        kind = "no layer 'output'" if output is None else f"the output {type(output).__name__}"
-        received = f"Received: a model with {kind}. Build or train a model with `experts`."
-        raise ArgumentError("model", f"must have a mixture as output. {received}")
-    if translates:
+        way_out = " Build or train a model with `experts`."
+        received = f"Received: the output {type(output).__name__}."
+        raise ArgumentError("model", f"must have a mixture as output. {received}", way_out)
+    if isinstance(model, TranslationModel):
+        if not isinstance(tokens, PairSplit):
+            raise ArgumentError("tokens", "must be a `PairSplit` for a model that translates.")
         sums, count = _sums_over_pairs(model, tokens)
     else:
         tokens = check_tokens(tokens, model.vocabulary_size, least=1)
@@ -101,11 +101,8 @@ def _priors(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
     return {"priors": graph.head.priors(features), "states": states}
 
 
-def _sums_over_pairs(model: TranslationModel, pairs: Any) -> tuple[Any, int]:
+def _sums_over_pairs(model: TranslationModel, pairs: PairSplit) -> tuple[np.ndarray, int]:
     """Return the sums of the priors over all target tokens of `pairs`, and their number."""
-    if not isinstance(pairs, PairSplit):
-        message = "must be a `PairSplit`, e.g. `corpus.test` of pairs, for a model that translates."
-        raise ArgumentError("tokens", f"{message} Received: {type(pairs).__name__}.")
     check_translators([model])
     reader = reader_of(model, _priors)
     words = {"vocabulary": model.vocabulary, "source_vocabulary": model.source_vocabulary}

@@ -1,18 +1,17 @@
 """Reads a text segment by segment and yields what a model computes; finds its layers."""
 
 from collections.abc import Iterator
-from typing import Any
 
+import keras
 import numpy as np
 
-from dualnet._checks import check_count
-from dualnet.builders import Graph, LanguageModel, Question, reader_of
+from dualnet.builders import LanguageModel, Question, reader_of
 from dualnet.evaluation.scoring import segments
 
 SEGMENT = 256  # tokens per call, each of which yields a row as wide as the vocabulary
 
 
-def find_layer(model: LanguageModel | Graph, name: str) -> Any:
+def find_layer(model: LanguageModel, name: str) -> keras.Layer | None:
     """Return the layer `name` of the graph of `model`, or None."""
     return next((layer for layer in model.core.layers if layer.name == name), None)
 
@@ -24,8 +23,7 @@ def read_outputs(
 
     `question` asks for one vector, of n numbers, for each token.
     """
-    steps = SEGMENT if sequence_length is None else sequence_length
-    steps = min(check_count("sequence_length", steps, least=1), len(tokens))
+    steps = min(SEGMENT if sequence_length is None else sequence_length, len(tokens))
     reader = reader_of(model, question)
     for [(_, _, start)], answer in segments(reader, [tokens], [len(tokens)], 1, steps):
         [vectors] = answer.values()

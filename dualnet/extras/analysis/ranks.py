@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, check_count, check_penalty
+from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel, check_language_model, questions
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.extras.analysis.model_outputs import read_outputs
@@ -39,7 +39,7 @@ class Rank:
 
 def rank(
     model: LanguageModel,
-    tokens: Any,
+    tokens: ArrayLike,
     *,
     tolerance: float | None = None,
     rows: int | None = None,
@@ -90,9 +90,7 @@ def rank(
     check_language_model("model", model)
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     if rows is not None:
-        tokens = tokens[: check_count("rows", rows, least=1)]
-    if tolerance is not None:
-        check_penalty("tolerance", tolerance)
+        tokens = tokens[:rows]
     words = model.vocabulary_size
     matrix = np.empty((min(len(tokens), 2 * words), words))
     filled = 0
@@ -131,8 +129,6 @@ def plot_singular_values(ranks: Mapping[str, Rank], path: str | Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     analysis.plot_singular_values({"softmax": softmax}, f"{folder}/values.png")
     """
-    if not ranks:
-        raise ArgumentError("ranks", "must hold at least one result. Received: ranks={}.")
     label = "{}: rank {:,} of {:,}".format
     spectra = {label(n, r.rank, min(r.shape)): r.singular_values for n, r in ranks.items()}
     plots.plot_spectra(spectra, [result.tolerance for result in ranks.values()], path)

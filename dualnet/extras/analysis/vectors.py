@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice, check_flag
+from dualnet._checks import ArgumentError, check_choice
 from dualnet.builders import Graph, LanguageModel, check_language_model
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.words import words_of
@@ -85,7 +85,6 @@ def hidden_states(
     (('a', 'cat'), {'embedding': (2, 4), 'recurrence_1': (2, 4), 'connection': (2, 4)})
     """
     check_language_model("model", model)
-    check_flag("split_punctuation", split_punctuation)
     vocabulary, eos_id = vocabulary_with_eos(model, way_out="Train it on a corpus with one.")
     words = words_of(vocabulary, check_text("text", text), split_punctuation=split_punctuation)
     if not words.words:
