@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 from dualnet._checks import ArgumentError, did_you_mean, extra
 
 T = TypeVar("T")
+# A sequence, array or pandas column of str, or a table that has one; pandas ships no types.
+ManyTexts = Any
 Column = str | int  # the name of a column; pandas numbers those of a file without a header
 
 

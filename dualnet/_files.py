@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import errno
+import glob
 import hashlib
 import io
 import json
@@ -18,7 +19,7 @@ import filelock
 
 from dualnet._checks import ArgumentError, StrPath, check_path
 
-UNFINISHED = ".unfinished-"  # prefix of what a killed process may leave behind
+UNFINISHED = ".unfinished-"  # in the name of what a killed process may leave behind
 LOCK = ".lock"
 UMASK = os.umask(0o022)  # it can be read only by setting it
 os.umask(UMASK)
@@ -124,21 +125,37 @@ def is_full(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
+def workplace_beside(path: Path) -> Iterator[Path]:
+    """Yield a folder beside `path` for unfinished files; remove those of killed processes.
+
+    Its name has a leading dot: a model server takes one that begins with a digit for a version to
+    serve. A process that is under way holds the lock in its folder.
+    """
+    prefix = f".{path.name}{UNFINISHED}"
+    for folder in path.parent.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
+    temporary = tempfile.TemporaryDirectory(
+        prefix=prefix, dir=path.parent, ignore_cleanup_errors=True
+    )
+    with temporary as name, filelock.FileLock(Path(name, LOCK)):
+        yield Path(name)
+
+
+@contextlib.contextmanager
 def folder_beside(path: StrPath) -> Iterator[Path]:
     """Yield an empty folder beside `path` that takes its place on success.
 
     On an error the folder is removed and `path` is left untouched.
     """
     path = Path(path)
-    temporary = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=path.parent))
-    try:
-        temporary.chmod(0o777 & ~UMASK)  # mkdtemp makes it private
-        yield temporary
+    with workplace_beside(path) as workplace:
+        new = workplace / path.name
+        new.mkdir(mode=0o777 & ~UMASK)
+        yield new
         if path.exists():
             shutil.rmtree(path)
-        os.replace(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        os.replace(new, path)
 
 
 @contextlib.contextmanager
@@ -187,12 +204,12 @@ def check_new(
 def is_used(folder: Path, *, may_hold: Collection[str] = ()) -> bool:
     """Return True if `folder` holds files, except those in `may_hold` and unfinished ones."""
     names = {path.name for path in folder.iterdir()} - {LOCK, *may_hold}
-    return any(not name.startswith(UNFINISHED) for name in names)
+    return any(UNFINISHED not in name for name in names)
 
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left unfinished in `folder`."""
-    for path in folder.glob(f"{UNFINISHED}*"):
+    for path in folder.glob(f"*{UNFINISHED}*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from dualnet import _checks
 from dualnet._checks import ArgumentError, StrPath
@@ -406,10 +406,21 @@ class Drawing(Beaming):
     # A beam draws nothing.
     excludes = {"beam": ["temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"]}
 
-    @property
-    def sorts_slowly(self) -> bool:
-        """Whether XLA is slow at sorting the tokens, for `top_p`, or as float64 for a penalty."""
-        return self.top_p not in (None, 1) if self.top_k is None else self.repetition_penalty != 1
+
+class DrawingArguments(TypedDict, total=False):
+    """The fields of `Drawing` but `n_best`, for type checkers; a test compares them."""
+
+    max_tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+    seed: int | None
+    stop_at_eos: bool
+    allow_unknown: bool
+    beam: int | None
+    length_normalization: float
 
 
 class Translating(Beaming):
@@ -431,6 +442,21 @@ class Translating(Beaming):
 
     allow_unknown: bool = False
     """bool. Also take `<unk>`, like any other token."""
+
+
+class TranslatingArguments(TypedDict, total=False):
+    """The fields of `Translating` but `n_best`, for type checkers."""
+
+    beam: int
+    length_normalization: float
+    max_tokens: int | None
+    allow_unknown: bool
+
+
+class TranslationsArguments(TranslatingArguments, total=False):
+    """The fields of `Translating`, for type checkers."""
+
+    n_best: int
 
 
 # --- export
@@ -486,6 +512,19 @@ class Exporting(Settings):
         if self.tokens is not None and not Path(self.tokens).is_file():
             required = "`tokens` must name an existing file."
             raise FileNotFoundError(f"{required} Received: {str(self.tokens)!r}.")
+
+
+class ExportingArguments(TypedDict, total=False):
+    """The fields of `Exporting`, for type checkers."""
+
+    format: str | None
+    max_tokens: int
+    tokens: StrPath | None
+    learn: str | Sequence[str] | None
+    learning_rate: float | None
+    decay: float | None
+    clipnorm: float | None
+    sequence_length: int | None
 
 
 def format_of(path: StrPath) -> str:

@@ -111,7 +111,3 @@ def test_what_cannot_be_aligned_is_refused(model):
         alignments(model, ["1"], ["one", "two"])
     with pytest.raises(ValueError, match="`beam` cannot be combined with `translations`"):
         alignments(model, ["1"], ["one"], beam=2)
-    with pytest.raises(ValueError, match="`n_best` is for `translate`"):
-        alignments(model, "1", beam=2, n_best=2)
-    with pytest.raises(ValueError, match="`model` must be a TranslationModel"):
-        alignments(zoo.build("lstm", vocabulary_size=9, units=4), ["1"])

@@ -1,10 +1,12 @@
 """Settings check and document themselves, without Keras."""
 
 import inspect
+import typing
 
 import pytest
 
 import dualnet
+from dualnet import requests
 from dualnet._fields import Settings, choice, count, field
 from dualnet.requests import (
     Drawing,
@@ -108,6 +110,20 @@ def test_a_function_shows_the_settings_that_it_takes(function, request_class):
         assert parameters[name].default == getattr(request_class(), name)
         assert f"\n    {name}: {text[:40]}" in function.__doc__
     assert "{arguments}" not in function.__doc__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "request_class"),
+    [
+        (requests.DrawingArguments, Drawing),
+        (requests.TranslationsArguments, Translating),
+        (requests.ExportingArguments, Exporting),
+    ],
+)
+def test_type_checkers_know_the_settings_that_a_function_takes(arguments, request_class):
+    hints, known = (typing.get_type_hints(one) for one in (request_class, arguments))
+    expected = {name: hints[name] for name in request_class.names()}
+    assert {"n_best": expected.get("n_best"), **known} == {"n_best": None, **expected}
 
 
 WIDE = {"beam": 2, "n_best": 3}

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from keras import ops
 
 import dualnet
-from benchmarks import clients
 from dualnet import serving, training, zoo
 from dualnet._files import LOCK
 from dualnet.builders import language_model
@@ -36,7 +35,14 @@ from dualnet.serving.served_reader import ServedReader
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import dtype_policy, limited_files, needed, normal, write_splits
 from tests.reference import drawing, log_softmax
-from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
+from tests.serving_clients import (
+    check_interleaved,
+    check_table,
+    client_of,
+    close,
+    graph_client,
+    remote_process,
+)
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "saved_model_cli.txt"
@@ -173,16 +179,6 @@ def test_an_empty_request_gets_an_empty_answer(served, shape):
     assert answer["log_probabilities"].shape == (shape[0], 0)
 
 
-def test_a_step_of_no_rows_gets_no_rows(served):
-    sizes = zip(state_names(served.model), served.model.state_size)
-    states = {name: np.zeros((0, size)) for name, size in sizes}
-    answer = served.ask("step", ids=np.zeros((0, 3)), **states)
-    assert answer.pop("logits").shape == (0, 3, len(WORDS))
-    assert {name: values.shape for name, values in answer.items()} == {
-        name: values.shape for name, values in states.items()
-    }
-
-
 ROWS = "must have one row for each row of `ids`. Received rows of both:"
 LENGTHS = "`lengths` must be at least 0 and at most the number of columns of `ids`. Received:"
 IDS = "`ids` must be ids of the vocabulary, 0 to 8. Received:"
@@ -193,14 +189,9 @@ IDS = "`ids` must be ids of the vocabulary, 0 to 8. Received:"
     ("endpoint", "ids", "changed", "message"),
     [
         ("score", [[1, 2], [3, 4]], {"lengths": [2]}, f"`lengths` {ROWS}] [1] [2]"),
-        ("score", [[1, 2], [3, 4]], {"lengths": [2, 2, 2]}, f"`lengths` {ROWS}] [3] [2]"),
         ("score", [[1, 2], [3, 4]], {"lengths": [2, -1]}, f"{LENGTHS}] [-1]"),
-        ("score", [[1, 2], [3, 4]], {"lengths": [10**9, 2]}, f"{LENGTHS}] [1000000000]"),
-        ("score", [[1, 2], [3, -1]], {"lengths": [2, 2]}, f"{IDS}] [-1]"),
         ("score", [[9, 2], [3, 4]], {"lengths": [1, 2]}, f"{IDS}] [9]"),
-        ("step", [[1], [2]], {"state_1": 1}, f"`state_1` {ROWS}] [1] [2]"),
         ("step", [[1]], {"state_2": 2}, f"`state_2` {ROWS}] [2] [1]"),
-        ("step", [[1, 2], [-1, 4]], {}, f"{IDS}] [-1]"),
         ("step", [[9]], {}, f"{IDS}] [9]"),
         ("step", np.zeros((1, 0)), {}, "`ids` must hold at least one word in each row."),
     ],
@@ -213,15 +204,6 @@ def test_ids_lengths_and_states_that_do_not_fit_are_refused(
         changed = {name: np.zeros((changed.get(name, len(ids)), size)) for name, size in sizes}
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         served.ask(endpoint, ids=ids, **changed)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_state_that_is_not_finite_is_refused(served, value):
-    sizes = zip(state_names(served.model), served.model.state_size)
-    states = {name: np.zeros((2, size)) for name, size in sizes}
-    states["state_1"][1, 0] = value
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`state_1` must be finite. Received"):
-        served.ask("step", ids=[[1], [2]], **states)
 
 
 def test_padding_beyond_the_lengths_is_not_read(served):
@@ -273,11 +255,8 @@ def test_the_likeliest_next_words_are_those_of_the_models_probabilities(served):
     ("changed", "message"),
     [
         ({"k": [0]}, "`k` must be at least 1 and at most the number of words, 9."),
-        ({"k": [10]}, "`k` must be at least 1 and at most the number of words, 9."),
-        ({"k": [1, 1]}, "`k` must have one row for each row of `ids`."),
-        ({"lengths": [0]}, "`lengths` must be at least 1 and at most the number of columns"),
-        ({"ids": [[9]]}, "`ids` must be ids of the vocabulary, 0 to 8."),
         ({"state_1": np.full((1, 8), np.nan)}, "`state_1` must be finite."),
+        ({"lengths": [0]}, "`lengths` must be at least 1 and at most the number of columns"),
     ],
 )
 def test_a_request_for_next_words_is_checked(served, changed, message):
@@ -389,23 +368,6 @@ def test_bytes_that_are_not_utf_8_are_read_as_they_are_and_written_as_python_doe
     rows = np.random.default_rng(0).integers(0x60, 257, (500, 6))  # valid sequences among them
     decoded = in_graph.decode(tf.RaggedTensor.from_tensor(rows)).numpy().tolist()
     assert [row.decode() for row in decoded] == [tokenizer.decode(row) for row in rows]
-
-
-@pytest.mark.slow
-def test_the_graph_scores_and_continues_bytes_as_python_does():
-    model = a_model(ByteTokenizer("blank-line"), "lstm")
-    ask = text_client(model)
-    texts = ["the cat\nsees \n\n\n\u732b", "", "\n", "the b\u00efrd\n\n"]
-    answer = ask("score_text", texts=texts)
-    scores = dualnet.score(model, texts)
-    for row, score in enumerate(scores):
-        words = [word.decode() for word in answer["words"][row, : score.tokens]]
-        assert (answer["lengths"][row], words) == (score.tokens, list(score.words))
-        close(answer["log_probabilities"][row, : score.tokens], score.log_probabilities)
-        assert answer["perplexity"][row] == pytest.approx(score.perplexity, rel=1e-5)
-    settings = {"max_tokens": 12, "temperature": 0.0}
-    continued = [text.decode() for text in generate(ask, texts, **settings)["texts"]]
-    assert continued == dualnet.generate(model, texts, **settings)
 
 
 def test_texts_are_scored_as_by_the_model(served):
@@ -535,47 +497,43 @@ PEAKED[UNK_ID] = 3.0
 EQUAL = np.zeros(len(WORDS), "float32")  # eight words of exactly 1/8, and <unk>
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("logits", "temperature", "top_k", "top_p"),
-    [
-        (PEAKED, 1.0, 0, 1.0), (PEAKED, 0.5, 0, 1.0), (PEAKED, 2.0, 3, 1.0), (PEAKED, 1.0, 0, 0.7),
-        (PEAKED, 1.7, 4, 0.8), (PEAKED, 1.0, 99, 0.3),
-        # Ties go to the lower id, and `top_p` keeps the fewest words that reach it.
-        (EQUAL, 1.0, 0, 0.5), (EQUAL, 1.0, 0, 0.51), (EQUAL, 1.0, 3, 1.0),
-    ],
-)  # fmt: skip
-def test_words_are_drawn_with_the_probabilities_of_the_settings(logits, temperature, top_k, top_p):
-    count = 8000
-    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    settings = {
-        name: tf.fill((count,), tf.constant(value, sampling.settings_of(100)[name].dtype))
-        for name, value in settings.items()
-    }
-    settings["seed"] = tf.range(count)
-    rows = tf.constant(np.repeat(logits[None], count, axis=0))
-    draw = tf.function(lambda step: sampling.draw(rows, step, settings, [UNK_ID]))
-    first, second = (draw(tf.constant(step)).numpy() for step in (0, 1))
-    expected = drawing(logits.astype("float64"), temperature, top_k, top_p, excluded=[UNK_ID])
-    for drawn in (first, second):
-        shares = np.bincount(drawn, minlength=len(WORDS)) / count
+SETTINGS = [
+    (PEAKED, 1.0, 0, 1.0), (PEAKED, 0.5, 0, 1.0), (PEAKED, 2.0, 3, 1.0), (PEAKED, 1.0, 0, 0.7),
+    (PEAKED, 1.7, 4, 0.8), (PEAKED, 1.0, 99, 0.3),
+    # Ties go to the lower id, and `top_p` keeps the fewest words that reach it.
+    (EQUAL, 1.0, 0, 0.5), (EQUAL, 1.0, 0, 0.51), (EQUAL, 1.0, 3, 1.0),
+]  # fmt: skip
+
+
+def test_each_row_draws_words_with_the_probabilities_of_its_settings():
+    count = 1000
+    logits, *settings = (np.repeat(np.array(column), count, axis=0) for column in zip(*SETTINGS))
+    logits[:, UNK_ID] = -np.inf
+    columns = dict(zip(("temperature", "top_k", "top_p"), settings))
+    declared = sampling.settings_of(100)
+    columns = {name: tf.constant(x, declared[name].dtype) for name, x in columns.items()}
+    random = np.tile((np.arange(count) + 0.5) / count, len(SETTINGS))[:, None]
+    drawn = sampling.drawing(len(WORDS), columns)(tf.constant(logits), tf.constant(random))
+    for ids, (row, temperature, top_k, top_p) in zip(np.split(drawn, len(SETTINGS)), SETTINGS):
+        shares = np.bincount(ids, minlength=len(WORDS)) / count
+        expected = drawing(row.astype("float64"), temperature, top_k, top_p, excluded=[UNK_ID])
         assert not shares[expected == 0].any()
-        # Four standard deviations of a share.
-        assert np.all(np.abs(shares - expected) <= 4 * np.sqrt(expected * (1 - expected) / count))
-    joint = np.histogram2d(first, second, bins=[np.arange(len(WORDS) + 1)] * 2)[0] / count
-    np.testing.assert_allclose(joint, np.outer(expected, expected), atol=0.025)
+        np.testing.assert_allclose(shares, expected, atol=0.0011)
+
+
+def test_the_random_numbers_of_a_row_are_uniform_and_differ_by_step():
+    uniform = tf.function(sampling._uniform)
+    first, second = (uniform(tf.range(4000), tf.constant(step)) for step in (0, 1))
+    joint = np.histogram2d(first, second, bins=4, range=[(0, 1)] * 2)[0] / 4000
+    np.testing.assert_allclose(joint, np.full((4, 4), 1 / 16), atol=0.016)  # four deviations
 
 
 @pytest.mark.slow
 def test_the_settings_of_a_request_are_checked(served, documented):
     for settings, message in (
         ({"top_k": [1, -1, 1]}, "`top_k` must be at least 0 .*-1"),
-        ({"temperature": -0.5}, "`temperature` must be finite and at least 0. Received:.*-0.5"),
         ({"temperature": float("nan")}, "`temperature` must be finite and at least 0"),
-        ({"temperature": float("inf")}, "`temperature` must be finite and at least 0"),
         ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1. Received:"),
-        ({"top_p": 1.5}, "`top_p` must be above 0 and at most 1. Received:.*1.5"),
-        ({"max_tokens": -3}, "`max_tokens` must be at least 0 and at most 100, .* Received.*-3"),
         ({"seed": [1, 2]}, r"`seed` must have one row for each row of `prompts`.* \[2\] \[3\]"),
         ({"max_tokens": [1, 101, 1]}, r"`max_tokens` must be .* at most 100, the bound of this"),
     ):
@@ -590,20 +548,25 @@ def test_the_settings_of_a_request_are_checked(served, documented):
 
 @pytest.mark.slow
 def test_200_interleaved_clients_each_get_the_answers_they_would_get_alone(served):
-    signatures = served.ask.signatures
-    of_clients = clients.clients_of(200, 3, WORDS, seed=20)
-    alone = [list(clients.answers(signatures, *client)) for client in of_clients]
-    # The state of a client matters: with that of another, which read another word, it would get
-    # another answer.
-    own, other = of_clients[0][1], of_clients[1][1]
-    assert own[0] != other[0]
-    states = {name: alone[1][0][name] for name in state_names(served.model)}
-    wrong = served.ask("step", ids=[[own[1]]], **states)
-    assert np.any(wrong["logits"] != alone[0][1]["logits"])
-    for threads in (1, 16):
-        assert clients.count_wrong(signatures, of_clients, alone, threads, seed=20) == 0
-    alone[7][2]["logits"] += 1e-3  # a wrong answer is counted
-    assert clients.count_wrong(signatures, of_clients, alone, 16, seed=20) == 1
+    names = state_names(served.model)
+
+    def client(row):
+        words = np.random.default_rng(row).integers(len(WORDS), size=3)
+        text = " ".join(WORDS[i] for i in words)
+        if row % 20 == 0:
+            return [served.ask("score_text", texts=[text])]
+        if row % 20 == 1:
+            return [generate(served.ask, [text], seed=row)]
+        states = {name: np.zeros((1, n)) for name, n in zip(names, served.model.state_size)}
+        answers = []
+        for word in words:
+            answers.append(served.ask("step", ids=[[word]], **states))
+            states = {name: answers[-1][name] for name in names}
+        return answers
+
+    alone = check_interleaved(client, 200)
+    # With the state of another client there would be another answer.
+    assert np.any(alone[2][1]["state_1"] != alone[3][1]["state_1"])
 
 
 # --- the folder
@@ -764,17 +727,13 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
     message = r"`{}` must be a place where files can be written\..*/file"
     with pytest.raises(OSError, match=message.format("path")):
         UNCHECKED_EXPORT("a model", file / "model")
-    with pytest.raises(OSError, match=message.format("path")):
-        UNCHECKED_EXPORT("a model", file / "deep" / "model.onnx", format="onnx")
 
     def refuse(*args, **kwargs):  # even for root
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    for path, kind in [("model", "saved_model"), ("a.tflite", "litert")]:
-        with pytest.raises(PermissionError, match=r"`path` must be .*Permission denied"):
-            UNCHECKED_EXPORT("a model", tmp_path / path, format=kind)
+    with pytest.raises(PermissionError, match=r"`path` must be .*Permission denied"):
+        UNCHECKED_EXPORT("a model", tmp_path / "model")
     assert list(tmp_path.iterdir()) == [file] and file.read_text() == "untouched"
 
 
@@ -1052,14 +1011,9 @@ def test_a_model_of_any_tokenizer_is_saved_continued_scored_and_exported(kind, t
         assert serving.endpoints(model) == ENDPOINTS[:3]
 
 
-def test_the_format_is_that_of_the_suffix():
-    paths = ("m.onnx", "a/m.TFLITE", "models/1", "v1.2")
-    assert [*map(serving.format_of, paths)] == ["onnx", "litert", "saved_model", "saved_model"]
-
-
 def test_a_format_has_its_suffix(tmp_path):
     (tmp_path / "folder.onnx").mkdir()
-    wrong = {"a.tflite": "onnx", "a": "onnx", "folder.onnx": "onnx", "a.onnx": "litert"}
+    wrong = {"a.tflite": "onnx", "folder.onnx": "onnx", "a.onnx": "litert"}
     for path, kind in wrong.items():
         suffix = {"onnx": ".onnx", "litert": ".tflite"}[kind]
         with pytest.raises(ValueError, match=f"`path` must be a file that ends in '{suffix}'"):

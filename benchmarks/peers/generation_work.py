@@ -50,11 +50,11 @@ def dualnet_forms(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, An
         return dualnet.generate(model, ["The"] * batch, **settings)[0]
 
     def one_by_one(batch: int, turn: int) -> str:
-        blocks, sampling.blocks = sampling.blocks, sampling._single_tokens
+        block, sampling.BLOCK = sampling.BLOCK, 1
         try:
             return generate(batch, turn, seed=turn)
         finally:
-            sampling.blocks = blocks
+            sampling.BLOCK = block
 
     forms = {
         "draw": lambda batch, turn: generate(batch, turn, seed=turn),

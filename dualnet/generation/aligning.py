@@ -3,16 +3,19 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet._columns import texts_of
+from dualnet._types import Tensors
 from dualnet.builders import Graph, TranslationModel, reader_of
 from dualnet.evaluation.arguments import check_translators
 from dualnet.generation import translation
 from dualnet.generation.translation import Translation, batches_by_length, padded
+from dualnet.requests import TranslatingArguments
+from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_line
 
 ROWS = 64  # pairs that are read side by side
@@ -56,7 +59,7 @@ def alignments(
     model: TranslationModel,
     texts: str | Sequence[str],
     translations: str | Sequence[str | Translation] | None = None,
-    **settings: Any,
+    **settings: Unpack[TranslatingArguments],
 ) -> list[Alignment]:
     """Return the attention of a translator: source tokens, target tokens and their weights.
 
@@ -90,10 +93,8 @@ def alignments(
     """
     check_translators([model])
     texts = [check_line("texts", text) for text in texts_of("texts", texts).texts]
-    if "n_best" in settings:
-        raise ArgumentError("n_best", "is for `translate`: the best translation is aligned.")
     if translations is None:
-        translations = [best for [best] in translation.translations(model, texts, **settings)]
+        translations = [best for best, *_ in translation.translations(model, texts, **settings)]
     elif settings:
         message = "cannot be combined with `translations`. Leave it out."
         raise ArgumentError(next(iter(settings)), message)
@@ -108,7 +109,7 @@ def alignments(
     sources = [model.source_vocabulary.encode(text) for text in texts]
     reader = reader_of(model, _weights)
     order = sorted(range(len(texts)), key=lambda i: (len(sources[i]), len(targets[i])))
-    aligned: list[Any] = [None] * len(texts)
+    aligned: dict[int, Alignment] = {}
     lengths = [max(map(len, pair)) for pair in zip(sources, targets)]
     for batch in batches_by_length(order, lengths, rows=ROWS):
         inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
@@ -120,19 +121,19 @@ def alignments(
             rows = np.add.reduceat(rows[: len(targets[i]), : len(sources[i])], starts)
             rows = np.add.reduceat(rows / counts[:, None], columns, axis=1)
             aligned[i] = Alignment(tuple(source), tuple(target), rows.astype("float32"))
-    return aligned
+    return [aligned[i] for i in range(len(texts))]
 
 
-def _ids(translation: str | Translation, vocabulary: Any) -> np.ndarray:
+def _ids(translation: str | Translation, vocabulary: Tokenizer) -> np.ndarray:
     """Return the tokens of a translation, `<eos>` included if it ended."""
-    if isinstance(translation, Translation):
-        ids, ended = translation.ids, translation.ended
+    if isinstance(translation, str):
+        ids = [*vocabulary.encode(check_line("translations", translation)), vocabulary.eos_id]
     else:
-        ids, ended = vocabulary.encode(check_line("translations", translation)), True
-    return np.array([*ids, *[vocabulary.eos_id] * ended], "int32")
+        ids = [*translation.ids, *[vocabulary.eos_id] * translation.ended]
+    return np.array(ids, "int32")
 
 
-def _weights(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+def _weights(graph: Graph, segment: Tensors) -> Tensors:
     """Answer with `weights`, those of all source positions, for each token of a target."""
     _, keys, mask, *states = segment["states"]
     outputs = graph.decoder_outputs([segment["tokens"], *segment["states"]], training=False)

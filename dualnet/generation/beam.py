@@ -12,11 +12,16 @@ from keras import ops
 
 from dualnet._backend import double_precision, like, top_k
 from dualnet._checks import ArgumentError, check_count, check_ids
+from dualnet._types import Tensor, Tensors
 from dualnet.builders import Graph, LanguageModel, Question, bucket_length, reader_of
 from dualnet.requests import Translating
 
+# One row, or `beam` of them, for each sentence: an array, or arrays in lists and dicts.
+States = Any
 # From tokens `(rows, 1)` and states to the log-probabilities of the next token and the new states.
-Step = Callable[[np.ndarray, Any], tuple[Any, Any]]
+Step = Callable[[np.ndarray, States], tuple[Tensor, States]]
+# The same for the likeliest next tokens alone, with their ids: `(rows, tokens)`, likeliest first.
+LikeliestStep = Callable[[Tensor, States], tuple[Tensor, Tensor, States]]
 
 BLOCK = 80  # columns whose highest value is taken first
 HYPOTHESES = 320  # that are open side by side, of all sentences
@@ -41,12 +46,6 @@ class Hypothesis:
     ended: bool
 
 
-# The likeliest extensions of the open hypotheses of each sentence, best first: their scores,
-# float64, of which some may be NONE, their last tokens, and which hypotheses they extend, int, all
-# `(sentences, beam)`.
-Chosen = tuple[Any, Any, Any]
-
-
 class Finished(NamedTuple):
     """The finished hypotheses of each sentence, best first, some of them perhaps `NONE`.
 
@@ -56,10 +55,10 @@ class Finished(NamedTuple):
         scores, normalized_scores: float64 `(sentences, n_best)`, as in `Hypothesis`.
     """
 
-    ids: Any
-    lengths: Any
-    scores: Any
-    normalized_scores: Any
+    ids: Tensor
+    lengths: Tensor
+    scores: Tensor
+    normalized_scores: Tensor
 
     def hypotheses(self, limits: np.ndarray) -> list[list[Hypothesis]]:
         """Return those of each sentence, none of them longer than its limit."""
@@ -76,7 +75,7 @@ class Finished(NamedTuple):
 
 def beam_search(
     step: Step,
-    states: Any,
+    states: States,
     *,
     first_ids: np.ndarray | Sequence[int],
     beam: int,
@@ -141,157 +140,184 @@ def beam_search(
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215, section 3.2
     """
     request = Translating(beam=beam, n_best=n_best, length_normalization=length_normalization)
-    if eos_id is not None:
-        check_count("eos_id", eos_id, least=0)
     first_ids = check_ids("first_ids", first_ids, least=1)
-    count, excluded = len(first_ids), list(excluded_ids)
-    shape = np.shape(max_tokens)
-    if shape not in ((), (count,)):
-        required = f"must be an integer, or one for each of the {count} sentences."
-        raise ArgumentError("max_tokens", f"{required} Received: shape {shape}.")
-    limits = np.broadcast_to(max_tokens, count)
+    limits = np.broadcast_to(max_tokens, len(first_ids))
     limits = np.array([check_count("max_tokens", limit, least=1) for limit in limits])
+    excluded = [*excluded_ids]
+
+    def likeliest(tokens: Tensor, states: States) -> tuple[Tensor, Tensor, States]:
+        log_p, states = step(ops.convert_to_numpy(tokens), states)
+        log_p = np.array(ops.convert_to_numpy(log_p), np.float64)
+        if not log_p.max() < np.inf:
+            required = "must return log-probabilities."
+            raise ArgumentError("step", f"{required} Received: {log_p.max()}.")
+        log_p[:, excluded] = NONE
+        return *_top_k(ops.convert_to_tensor(log_p), min(beam, log_p.shape[-1])), states
+
     search = Search(
-        xp=np,
-        beam=np.full(count, beam),
-        n_best=np.full(count, n_best),
-        length_normalization=np.full(count, float(request.length_normalization)),
+        beam=np.array([beam]),
+        n_best=np.array([n_best]),
+        length_normalization=np.array([float(request.length_normalization)]),
         max_tokens=limits,
         eos_id=eos_id,
+        sizes=(beam, n_best, int(limits.max())),
     )
-    scores, prefixes, finished = search.start()
-    rows = np.repeat(np.arange(count), beam).reshape(count, beam)
-    tokens = first_ids.astype(np.int32)[rows]
-    for length in range(1, limits.max() + 1):
-        log_p, states = step(tokens.reshape(-1, 1), _take(states, rows))
-        log_p = ops.convert_to_numpy(log_p).reshape(count, beam, -1)
-        if excluded and not 0 <= min(excluded) <= max(excluded) < log_p.shape[-1]:
-            raise ArgumentError("excluded_ids", f"must be at least 0 and below {log_p.shape[-1]}.")
-        is_open = scores[..., None] > NONE
-        totals = np.where(is_open, log_p + np.where(is_open, scores[..., None], 0), NONE)
-        totals[..., excluded] = NONE
-        extended = search.extend(length, _likeliest(totals, beam), prefixes, finished)
-        tokens, rows, scores, prefixes, finished = extended
-        if not (scores > NONE).any():
-            break
+    with double_precision():
+        progress = search.start(states, first_ids)
+        while search.is_open(*progress):
+            progress = search.advance(likeliest, *progress)
+        finished = Finished(*map(ops.convert_to_numpy, progress[-2]))
     return finished.hypotheses(limits)
+
+
+# What a step of a search begins with: `length` of the hypotheses; `tokens` that they read next and
+# `states`; `scores` and `prefixes` of the open ones; `finished`; and a sum of log-probabilities.
+Progress = tuple[Tensor, Tensor, States, Tensor, Tensor, Finished, Tensor]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """What beam searches of several sentences keep: open and finished hypotheses, as arrays.
+    """Beam searches of several sentences side by side, one step at a time.
 
     Attributes:
-        xp: NumPy, or `keras.ops` for a search inside a compiled function.
-        beam, n_best, max_tokens: int `(sentences,)`. Arrays have as many columns as the largest.
-        length_normalization: float64 `(sentences,)`.
+        beam, n_best, max_tokens: int `(sentences,)`, or `(1,)` for all. Arrays have as many columns
+            as the largest.
+        length_normalization: float64, likewise.
         eos_id: As for `beam_search`.
         sizes: The largest `beam`, `n_best` and `max_tokens`, where they are known.
     """
 
-    xp: Any
-    beam: Any
-    n_best: Any
-    length_normalization: Any
-    max_tokens: Any
+    beam: Tensor
+    n_best: Tensor
+    length_normalization: Tensor
+    max_tokens: Tensor
     eos_id: int | None
-    sizes: tuple[Any, Any, Any] | None = None
+    sizes: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def start(self, is_running: Any = True) -> tuple[Any, Any, Finished]:
-        """Return scores, float64, and prefixes, int32 `(..., time)`, of all, and what is finished.
+    def run(
+        self, step: LikeliestStep, states: States, first_ids: Tensor, is_running: Tensor = True
+    ) -> tuple[Finished, Tensor]:
+        """Return the finished hypotheses, and a sum of log-probabilities, nan if one of them was.
 
-        A sentence that is not running has one finished hypothesis, which is empty.
+        A sentence that is not running has one hypothesis, which is empty. The loop can be compiled.
         """
-        xp, sentences = self.xp, self.xp.shape(self.beam)[0]
-        settings = (self.beam, self.n_best, self.max_tokens)
-        width, count, time = self.sizes or (xp.max(each, initial=1) for each in settings)
-        is_running = xp.reshape(is_running, (-1, 1))
-        zeros = xp.zeros((sentences, count), "float64")
-        finished = Finished(
-            xp.zeros((sentences, count, time), "int32"),
-            xp.zeros((sentences, count), "int32"),
-            zeros,
-            xp.where(xp.logical_not(is_running) & (xp.arange(count) == 0), zeros, NONE),
+        *_, finished, total = ops.while_loop(
+            self.is_open,
+            lambda *progress: like(progress, self.advance(step, *progress)),
+            self.start(states, first_ids, is_running),
         )
-        zeros = xp.zeros((sentences, width), "float64")
-        scores = xp.where(is_running & (xp.arange(width) == 0), zeros, NONE)
-        return scores, xp.zeros((sentences, width, time), "int32"), finished
+        return finished, total
 
-    def extend(
-        self, length: Any, chosen: Chosen, prefixes: Any, finished: Finished
-    ) -> tuple[Any, Any, Any, Any, Finished]:
+    def start(self, states: States, first_ids: Tensor, is_running: Tensor = True) -> Progress:
+        """Return what the first step begins with."""
+        settings, sentences = (self.beam, self.n_best, self.max_tokens), ops.shape(first_ids)[0]
+        width, count, time = self.sizes or (ops.max(column, initial=1) for column in settings)
+        is_running = ops.reshape(is_running, (-1, 1))
+        zeros = ops.zeros((sentences, count), "float64")
+        finished = Finished(
+            ops.zeros((sentences, count, time), "int32"),
+            ops.zeros((sentences, count), "int32"),
+            zeros,
+            ops.where(ops.logical_not(is_running) & (ops.arange(count) == 0), zeros, NONE),
+        )
+        scores = ops.zeros((sentences, width), "float64")
+        scores = ops.where(is_running & (ops.arange(width) == 0), scores, NONE)
+        prefixes = ops.zeros((sentences, width, time), "int32")
+        tokens = prefixes[..., 0] + ops.cast(first_ids, "int32")[:, None]
+        every_row = _rows(ops.zeros_like(tokens), finished.scores[:, :1])
+        states = _take(states, every_row)
+        start = ops.zeros((), "int32"), tokens, states, scores, prefixes
+        return *start, finished, ops.zeros((), "float64")
+
+    def is_open(
+        self, length: Tensor, tokens: Tensor, states: States, scores: Tensor, *_: Tensor
+    ) -> Tensor:
+        """Return whether a sentence has an open hypothesis."""
+        return ops.any(scores > NONE)
+
+    def advance(
+        self,
+        step: LikeliestStep,
+        length: Tensor,
+        tokens: Tensor,
+        states: States,
+        scores: Tensor,
+        prefixes: Tensor,
+        finished: Finished,
+        total: Tensor,
+    ) -> Progress:
+        """Return what the next step begins with."""
+        log_p, ids, states = step(ops.reshape(tokens, (-1, 1)), states)
+        width, count, before = ops.shape(scores)[1], ops.shape(ids)[1], ops.reshape(scores, (-1, 1))
+        log_p = ops.where(before > NONE, before + log_p, NONE)
+        total = total + ops.sum(ops.where(before > NONE, log_p[:, :1], 0))
+
+        # Those of a sentence in one row: the lower word first, then the likelier hypothesis.
+        totals, ids = (ops.reshape(values, (-1, width * count)) for values in (log_p, ids))
+        parents = ops.arange(width * count) // count
+        order = _rows(ops.argsort(ids * width + parents, axis=1), ids)
+        totals, columns = top_k(_taken(totals, order), width)
+        taken = _taken(order, _rows(columns, ids))
+        chosen = totals, _taken(ids, taken), taken // count % width
+        tokens, rows, *kept = self._extend(length + 1, chosen, prefixes, finished)
+        return length + 1, tokens, _take(states, rows), *kept, total
+
+    def _extend(
+        self, length: Tensor, chosen: tuple[Tensor, ...], prefixes: Tensor, finished: Finished
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Finished]:
         """Return the tokens to read after a step, and the rows whose states follow them.
 
-        With them come new scores, prefixes and finished hypotheses, as of `start`; hypotheses have
-        `length` tokens now. A token without an open hypothesis is padding, id 0.
+        With them come new scores, prefixes and finished hypotheses; hypotheses have `length` tokens
+        now. A token without an open hypothesis is padding, id 0.
+
+        `chosen` are the likeliest extensions of the open hypotheses of each sentence, best first:
+        their scores, some perhaps NONE, their last tokens, and which hypotheses they extend, all
+        `(sentences, beam)`.
         """
-        xp, (totals, ids, parents) = self.xp, chosen
-        totals = xp.where(xp.arange(xp.shape(totals)[1]) < self.beam[:, None], totals, NONE)
-        rows = _rows(xp, parents, totals)
-        is_last = xp.arange(xp.shape(prefixes)[2]) == length - 1
-        prefixes = xp.where(is_last, ids[..., None], _taken(xp, prefixes, rows))
+        totals, ids, parents = chosen
+        totals = ops.where(ops.arange(ops.shape(totals)[1]) < self.beam[:, None], totals, NONE)
+        rows = _rows(parents, totals)
+        is_last = ops.arange(ops.shape(prefixes)[2]) == length - 1
+        prefixes = ops.where(is_last, ids[..., None], _taken(prefixes, rows))
 
         has_ended = ids == (-1 if self.eos_id is None else self.eos_id)
         is_done = has_ended | (self.max_tokens[:, None] == length)
-        normalized = xp.where(is_done & (totals > NONE), self._normalized(totals, length), NONE)
-        new = Finished(prefixes, xp.where(has_ended, length - 1, length), totals, normalized)
-        pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
-        count = xp.shape(finished.scores)[1]
-        sort = functools.partial(np.argsort, kind="stable") if xp is np else ops.argsort
-        best = sort(-pool.normalized_scores, axis=1)[:, :count]  # the first to finish, in a tie
-        best = _rows(xp, best, pool.scores)
-        finished = Finished(*(_taken(xp, part, best) for part in pool))
+        normalized = ops.where(is_done & (totals > NONE), self._normalized(totals, length), NONE)
+        new = Finished(prefixes, ops.where(has_ended, length - 1, length), totals, normalized)
+        pool = Finished(*(ops.concatenate(pair, axis=1) for pair in zip(finished, new)))
+        count = ops.shape(finished.scores)[1]
+        order = ops.argsort(-pool.normalized_scores, axis=1)  # the first to finish, in a tie
+        best = _rows(order[:, :count], pool.scores)
+        finished = Finished(*(_taken(part, best) for part in pool))
 
-        scores = xp.where(is_done, NONE, totals)
-        last = _rows(xp, self.n_best[:, None] - 1, finished.scores)
-        worst = _taken(xp, finished.normalized_scores, last)
+        scores = ops.where(is_done, NONE, totals)
+        last = _rows(self.n_best[:, None] - 1, finished.scores)
+        worst = _taken(finished.normalized_scores, last)
         # Scores only fall, and length helps most at the limit.
-        bound = self._normalized(xp.max(scores, axis=1, keepdims=True), self.max_tokens[:, None])
-        scores = xp.where(bound <= worst, NONE, scores)
-        return xp.where(scores > NONE, ids, 0), rows, scores, prefixes, finished
+        bound = self._normalized(ops.max(scores, axis=1, keepdims=True), self.max_tokens[:, None])
+        scores = ops.where(bound <= worst, NONE, scores)
+        return ops.where(scores > NONE, ids, 0), rows, scores, prefixes, finished
 
-    def _normalized(self, scores: Any, lengths: Any) -> Any:
+    def _normalized(self, scores: Tensor, lengths: Tensor) -> Tensor:
         # A negative power underflows to 0, where a positive one would be infinite; -inf * 0 is nan.
-        factor = self.xp.power(lengths, -self.length_normalization[:, None])
-        return self.xp.where(scores > NONE, self.xp.maximum(scores, -1e300) * factor, NONE)
+        factor = ops.power(lengths, -self.length_normalization[:, None])
+        return ops.where(scores > NONE, ops.maximum(scores, -1e300) * factor, NONE)
 
 
-def _rows(xp: Any, columns: Any, of: Any) -> Any:
+def _rows(columns: Tensor, of: Tensor) -> Tensor:
     """Return where the `columns` of each row of `of` are if all of them form one axis."""
-    count, width = xp.shape(of)[:2]
-    return xp.arange(count)[:, None] * width + columns
+    count, width = ops.shape(of)[:2]
+    return ops.arange(count)[:, None] * width + columns
 
 
-def _taken(xp: Any, of: Any, rows: Any) -> Any:
+def _taken(of: Tensor, rows: Tensor) -> Tensor:
     """Return elements of `of`, by rows as from `_rows`."""
-    return xp.take(xp.reshape(of, (-1, *xp.shape(of)[2:])), rows, axis=0)
+    return ops.take(ops.reshape(of, (-1, *ops.shape(of)[2:])), rows, axis=0)
 
 
-def _likeliest(totals: np.ndarray, count: int) -> Chosen:
-    """Return the `count` highest of `totals`, `(sentences, hypotheses, words)`.
-
-    Ties go to the lower word, then to the likelier hypothesis.
-    """
-    highest = totals.max(axis=1)
-    if not highest.max() < np.inf:
-        raise ArgumentError("step", f"must return log-probabilities. Received: {highest.max()}.")
-    # `count` words reach `least`, so nothing below is needed; few entries remain to be sorted.
-    least: Any = NONE
-    if count < highest.shape[1]:
-        least = np.partition(highest, -count, axis=1)[:, -count, None, None]
-    sentences, parents, ids = np.nonzero((totals >= least) & (totals > NONE))
-    values = totals[sentences, parents, ids]
-    order = np.lexsort((parents, ids, -values, sentences))
-    rank = np.arange(len(order)) - np.searchsorted(sentences, sentences)
-    order, rank = order[rank < count], rank[rank < count]
-    places = sentences[order], rank
-    chosen: Any = tuple(np.full((len(totals), count), empty) for empty in (NONE, 0, 0))
-    for part, found in zip(chosen, (values, ids, parents)):
-        part[places] = found[order]
-    return chosen
-
-
-def likeliest_words(logits: Any, count: Any, excluded_ids: Collection[int]) -> tuple[Any, Any]:
+def likeliest_words(
+    logits: Tensor, count: Tensor, excluded_ids: Collection[int]
+) -> tuple[Tensor, Tensor]:
     """Return log-probabilities, float64, and ids of the `count` likeliest words of each row.
 
     Of equal ones, the lower ids. `logits` are float32 `(rows, words)`.
@@ -307,7 +333,7 @@ def likeliest_words(logits: Any, count: Any, excluded_ids: Collection[int]) -> t
     return likeliest - highest - ops.log(sums), ids
 
 
-def _top_k(values: Any, count: Any) -> tuple[Any, Any]:
+def _top_k(values: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Return `ops.top_k`, which is slow for many columns, of those blocks that have the highest."""
     columns = values.shape[-1]
     blocks = -(-columns // BLOCK)
@@ -317,56 +343,10 @@ def _top_k(values: Any, count: Any) -> tuple[Any, Any]:
         values = ops.pad(values, [(0, 0), (0, missing)], constant_values=NONE)
     values = ops.reshape(values, (-1, blocks, BLOCK))
     best = ops.sort(top_k(ops.max(values, axis=-1), count)[1], axis=-1)
-    inside = _taken(ops, values, _rows(ops, best, values))
+    inside = _taken(values, _rows(best, values))
     highest, place = top_k(ops.reshape(inside, (-1, count * BLOCK)), count)
-    chosen = _taken(ops, best, _rows(ops, place // BLOCK, best))
+    chosen = _taken(best, _rows(place // BLOCK, best))
     return highest, chosen * BLOCK + place % BLOCK
-
-
-def search_in_graph(
-    search: Search,
-    step: Callable[[Any, Any], tuple[Any, Any, Any]],
-    states: list[Any],
-    first_ids: Any,
-    *,
-    is_running: Any = True,
-) -> tuple[Finished, Any]:
-    """Return the finished hypotheses of a beam search in a compiled function.
-
-    `step` returns what `likeliest_words` does for the widest beam, and the new states; `first_ids`
-    are `(sentences,)`. With what is finished comes a number that is nan if a log-probability was.
-    """
-    scores, prefixes, finished = search.start(is_running)
-    tokens = ops.zeros_like(prefixes[..., 0]) + first_ids[:, None]
-    every_row = _rows(ops, ops.zeros_like(tokens), finished.scores[:, :1])
-
-    def body(
-        length: Any, tokens: Any, states: Any, scores: Any, prefixes: Any, finished: Any, total: Any
-    ) -> Any:
-        log_p, ids, states = step(ops.reshape(tokens, (-1, 1)), states)
-        width, count, before = ops.shape(scores)[1], ops.shape(ids)[1], ops.reshape(scores, (-1, 1))
-        log_p = ops.where(before > NONE, before + log_p, NONE)
-        total += ops.sum(ops.where(before > NONE, log_p[:, :1], 0))
-
-        # Those of a sentence in one row: the lower word first, then the likelier hypothesis.
-        totals, ids = (ops.reshape(each, (-1, width * count)) for each in (log_p, ids))
-        parents = ops.arange(width * count) // count
-        order = _rows(ops, ops.argsort(ids * width + parents, axis=1), ids)
-        totals, columns = top_k(_taken(ops, totals, order), width)
-        taken = _taken(ops, order, _rows(ops, columns, ids))
-        chosen = totals, _taken(ops, ids, taken), taken // count % width
-        tokens, rows, *kept = search.extend(length + 1, chosen, prefixes, finished)
-        states = [ops.take(state, ops.reshape(rows, (-1,)), axis=0) for state in states]
-        return length + 1, tokens, states, *kept, total
-
-    states = [ops.take(state, ops.reshape(every_row, (-1,)), axis=0) for state in states]
-    total = ops.zeros((), "float64")
-    *_, finished, total = ops.while_loop(
-        lambda length, tokens, states, scores, *_: ops.any(scores > NONE),
-        lambda *carry: like(carry, body(*carry)),
-        (ops.zeros((), "int32"), tokens, states, scores, prefixes, finished, total),
-    )
-    return finished, total
 
 
 @functools.cache
@@ -378,21 +358,21 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
     each token of the longest one instead, so that its shape tells their number.
     """
 
-    def question(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    def question(graph: Graph, segment: Tensors) -> Tensors:
         limits = {name: segment[name][:, 0] for name in ("max_tokens", "length_normalization")}
         sizes = beam, n_best, ops.shape(segment["max_tokens"])[1]
         first_ids = segment["first_ids"][:, 0]
-        beams = {"beam": ops.full_like(first_ids, beam), "n_best": ops.full_like(first_ids, n_best)}
-        search = Search(xp=ops, eos_id=eos_id, **beams, **limits, sizes=sizes)
+        beams = {"beam": np.array([beam]), "n_best": np.array([n_best])}
+        search = Search(eos_id=eos_id, **beams, **limits, sizes=sizes)
         count = graph.constants
         # All hypotheses of a sentence share what was read of its source.
         constants = [ops.repeat(part, beam, axis=0) for part in segment["states"][:count]]
 
-        def step(tokens: Any, states: Any) -> tuple[Any, Any, Any]:
+        def step(tokens: Tensor, states: States) -> tuple[Tensor, Tensor, States]:
             logits, states = graph.logits(tokens, [*constants, *states])
             return *likeliest_words(ops.cast(logits[:, -1], "float32"), beam, excluded_ids), states
 
-        finished, total = search_in_graph(search, step, segment["states"][count:], first_ids)
+        finished, total = search.run(step, segment["states"][count:], first_ids)
         return {**finished._asdict(), "total": total}
 
     return question
@@ -400,7 +380,7 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
 
 def compiled_search(
     model: LanguageModel,
-    segment: dict[str, Any],
+    segment: Tensors,
     *,
     first_ids: np.ndarray,
     beam: int,
@@ -439,7 +419,7 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
         A step whose states are a list with the states of each of `steps`.
 
     Raises:
-        ValueError: if `steps` is empty, or, when it is called, if they have different tokens.
+        ValueError: if `steps` is empty.
 
     Example:
 
@@ -452,19 +432,12 @@ def ensemble_step(steps: Sequence[Step]) -> Step:
     >>> best.ids, round(float(np.exp(best.score)), 4)
     ((0,), 0.55)
     """
-    steps = list(steps)
     if not steps:
         raise ArgumentError("steps", "must hold at least one step. Received: none.")
 
-    def step(tokens: np.ndarray, states: Any) -> tuple[Any, list[Any]]:
+    def step(tokens: np.ndarray, states: States) -> tuple[Tensor, States]:
         results = [member(tokens, state) for member, state in zip(steps, states, strict=True)]
-        if len(results) == 1:
-            [(row, state)] = results
-            return ops.convert_to_numpy(row), [state]
         rows = [ops.convert_to_numpy(row).astype(np.float64) for row, _ in results]
-        if len({row.shape for row in rows}) > 1:
-            received = f"Received: log-probabilities of {[row.shape[-1] for row in rows]} tokens."
-            raise ArgumentError("steps", f"must have the same tokens. {received}")
         return np.logaddexp.reduce(rows) - np.log(len(rows)), [state for _, state in results]
 
     return step
@@ -477,11 +450,12 @@ def check_logits(value: float) -> None:
         raise ArgumentError("model", f"must compute finite logits. Received: {value}. {way_out}")
 
 
-def _take(states: Any, rows: np.ndarray) -> Any:
+def _take(states: States, rows: Tensor) -> States:
     """Return `rows` of each of `states`."""
 
-    def take(state: Any) -> Any:
-        xp = np if isinstance(state, np.ndarray) else ops
-        return xp.take(state, rows.ravel(), axis=0)
+    def take(state: Tensor) -> Tensor:
+        if isinstance(state, np.ndarray):  # of a caller, who gets such again
+            return state[ops.convert_to_numpy(rows).ravel()]
+        return ops.take(state, ops.reshape(rows, (-1,)), axis=0)
 
     return keras.tree.map_structure(take, states)

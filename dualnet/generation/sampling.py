@@ -1,28 +1,43 @@
 """Continues prompts by a language model: token by token, or by the likeliest text."""
 
+import functools
 import itertools
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any, Unpack, overload
 
 import keras
 import numpy as np
+from keras import ops
 
+from dualnet import layers
+from dualnet._backend import compiled, double_precision
 from dualnet._checks import ArgumentError
-from dualnet._columns import Column, Results, TextResults, texts_of
+from dualnet._columns import Column, ManyTexts, Results, TextResults, texts_of
 from dualnet._fields import documented
-from dualnet.builders import LanguageModel
+from dualnet._types import Tensor, Tensors
+from dualnet.builders import Graph, LanguageModel, Question, Reader, reader_of
 from dualnet.builders.sharing import predict
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
 from dualnet.generation.beam import HYPOTHESES, Hypothesis, check_logits, compiled_search
-from dualnet.generation.blocks import BLOCK, PIECE, Batch, Drawn, blocks
-from dualnet.requests import Beaming, Drawing
-from dualnet.text import EOS, UNK, Tokenizer
+from dualnet.generation.drawing import Draw, draw_tokens
+from dualnet.requests import Beaming, Drawing, DrawingArguments
+from dualnet.text import EOS, Tokenizer
 from dualnet.text.plain_text import check_text
 
 ROWS = 64  # texts that are continued in parallel
+# Tokens of a block: a call of the compiled function costs as much as ten of them.
+BLOCK = 64
+PIECE = 16  # where each piece of the text is awaited
+LONG = 32  # tokens of a text for which XLA compiles the block, in about half a second
+WIDE = 8  # rows from which XLA compiles the draw of a shorter text: of fewer it gains nothing
+PLAIN = (  # layers that XLA is known to compile, in float32
+    keras.layers.InputLayer, keras.layers.Embedding, layers.DualConnection,
+    layers.EmbeddingDropout, layers.LockedDropout, layers.OutputProjection, layers.Recurrence,
+    layers.StepDropout,
+)  # fmt: skip
 
 
 def continuations(
@@ -40,59 +55,118 @@ def continuations(
     drawn for it so far, and whether it has ended, each time that some are new.
     """
     seed = secrets.randbits(64) if request.seed is None else request.seed
-    excluded_ids = excluded(model, request)
-    stop_id = model.vocabulary.eos_id if request.stop_at_eos else None
-    first = 0 if model.vocabulary.eos_id is None else 1  # after the `<eos>` that texts begin after
-    in_steps = {"torch": True, "jax": request.sorts_slowly}  # on JAX, XLA compiles all
-    draw_in = _single_tokens if in_steps.get(keras.backend.backend()) else blocks
+    eos_id = model.vocabulary.eos_id
+    first = 0 if eos_id is None else 1  # after the `<eos>` that texts begin after
     size = PIECE if ends or on_tokens else BLOCK
+    settings = {
+        "temperature": request.temperature or 1.0,
+        "top_p": request.top_p or 1.0,
+        "min_p": -math.inf if request.min_p is None else math.log(request.min_p),
+        "penalty": request.repetition_penalty,
+    }
 
     def continue_batch(batch: list[int]) -> list[list[int]]:
+        reader = _reader(model, request, len(batch))
         drawn: list[list[int]] = [[] for _ in batch]
-        ended = [False] * len(batch)
-        seen = [{*streams[i][first:].tolist()} for i in batch]
+        ended = np.zeros(len(batch), bool)
         randoms = [np.random.default_rng([seed, i]) for i in batch]
-        rows = Batch(model, request, randoms, excluded_ids, stop_id, seen, ended)
-        for ids, highest in draw_in(rows, *read(model, [streams[i] for i in batch]), size):
-            for row, i in enumerate(batch):
-                if ended[row]:
-                    continue
-                for word_id, logit in zip(ids[row].tolist(), highest[row].tolist()):
-                    check_logits(logit)
-                    if word_id != stop_id:
-                        drawn[row].append(word_id)
-                        seen[row].add(word_id)
-                    ended[row] = word_id == stop_id or len(drawn[row]) == request.max_tokens
-                    ended[row] |= ends is not None and ends(streams[i], drawn[row])
-                    if ended[row]:
+        logits, states = read(model, [streams[i] for i in batch])
+        segment: Tensors = {n: np.full((len(batch), 1), float(x)) for n, x in settings.items()}
+        segment["stop_id"] = np.full(
+            (len(batch), 1), eos_id if request.stop_at_eos else -1, "int32"
+        )
+        for start in range(0, request.max_tokens, size):
+            limits = np.where(ended, 0, min(size, request.max_tokens - start)).astype("int32")
+            segment |= {"logits": logits, "states": states, "limits": limits[:, None]}
+            segment["randoms"] = np.stack([random.random(size) for random in randoms])
+            if request.repetition_penalty != 1:
+                segment["seen"] = np.zeros(logits.shape, bool)
+                for row, i in enumerate(batch):
+                    segment["seen"][row, [*streams[i][first:], *drawn[row]]] = True
+            with double_precision():
+                answer = reader.predict_on_batch(segment)
+            logits, states = answer["logits"], answer["states"]
+            for row in np.flatnonzero(~ended).tolist():
+                length, i = int(answer["lengths"][row]), batch[row]
+                check_logits(answer["values"][row, : length + 1].sum())
+                for word_id in answer["ids"][row, :length].tolist():
+                    drawn[row].append(word_id)
+                    if ends is not None and ends(streams[i], drawn[row]):
+                        ended[row] = True
                         break
+                is_last = length < size or start + size >= request.max_tokens
+                ended[row] |= is_last
                 if on_tokens is not None:
-                    on_tokens(i, drawn[row], ended[row])
-            if all(ended):
+                    on_tokens(i, drawn[row], bool(ended[row]))
+            if ended.all():
                 break
         return drawn
 
     return _in_batches(continue_batch, streams, ROWS)
 
 
-def _single_tokens(batch: Batch, logits: np.ndarray, states: list[np.ndarray], size: int) -> Drawn:
-    """Yield what `blocks` does, one token at a time, without the loop inside the function."""
-    how = batch.request.given(["temperature", "top_k", "top_p", "min_p"])
-    penalty = batch.request.repetition_penalty
-    while True:
-        tokens = np.zeros((len(logits), 1), np.int32)  # rows that have ended read padding
-        highest = np.zeros(tokens.shape)
-        for row in np.flatnonzero(~np.array(batch.ended)):
-            scores = logits[row].astype(np.float64)
-            if penalty != 1:
-                ids = [*batch.seen[row]]
-                scores[ids] *= np.where(scores[ids] > 0, 1 / penalty, penalty)
-            scores[batch.excluded_ids] = -np.inf
-            highest[row] = scores.max()
-            tokens[row] = draw(scores, batch.randoms[row], **how)
-        yield tokens, highest
-        logits, *states = predict(batch.model.core, [tokens, *states])
-        logits = logits[:, -1]
+def _reader(model: LanguageModel, request: Drawing, rows: int) -> Reader:
+    """Return the reader that draws a block of tokens for each row as `request` says."""
+    top_k = 1 if request.temperature == 0 else request.top_k
+    is_long = request.max_tokens >= LONG
+    choices = top_k, request.top_p not in (None, 1), is_long, rows >= WIDE
+    reader = reader_of(model, _block(tuple(excluded(model, request)), *choices))
+    # JAX compiles each reader, PyTorch none.
+    if is_long and keras.config.backend() == "tensorflow" and not reader.compiled:
+        parts = model.core.layers
+        if all(isinstance(part, PLAIN) and part.compute_dtype == "float32" for part in parts):
+            reader.compile(jit_compile=True)
+    return reader
+
+
+@functools.cache
+def _block(
+    excluded_ids: tuple[int, ...],
+    top_k: int | None,
+    has_top_p: bool,
+    is_long: bool,  # of which there is a reader of its own
+    is_wide: bool,
+) -> Question:
+    """Return the question that is answered with the `Drawn` of a block of tokens.
+
+    A segment has the `logits` and `states` before it, `randoms`, `(rows, columns)`, and what each
+    row needs, `(rows, 1)`.
+    """
+
+    def block(graph: Graph, segment: Tensors) -> Tensors:
+        words = graph.word_logits.shape[-1]
+        is_excluded = np.isin(range(words), excluded_ids)
+        draw_one: Any = Draw(
+            temperature=segment["temperature"],
+            top_p=segment["top_p"] if has_top_p else None,
+            min_p=segment["min_p"],
+            top_k=top_k and min(top_k, words),
+        )
+        if is_wide and top_k is None:
+            draw_one = compiled(draw_one)
+
+        def draw(i: Tensor, logits: Tensor, seen: list[Tensor]) -> tuple[Tensor, Tensor]:
+            for of_text in seen:
+                penalty = ops.cast(segment["penalty"], "float32")
+                factor = ops.where(logits > 0, 1 / penalty, penalty)
+                logits = ops.where(of_text, logits * factor, logits)
+            logits = ops.where(is_excluded, -math.inf, logits)
+            random = ops.take(segment["randoms"], [i], axis=1)
+            return draw_one(logits, random), ops.max(logits, axis=-1)
+
+        drawn = draw_tokens(
+            draw,
+            graph.logits,
+            segment["logits"],
+            segment["states"],
+            columns=ops.shape(segment["randoms"])[1],
+            limits=segment["limits"][:, 0],
+            stop_ids=segment["stop_id"][:, 0],
+            seen=[segment["seen"]] if "seen" in segment else [],
+        )
+        return drawn._asdict()
+
+    return block
 
 
 def _in_batches(
@@ -135,41 +209,6 @@ def read(model: LanguageModel, streams: list[np.ndarray]) -> tuple[np.ndarray, l
     return logits, states
 
 
-def draw(
-    scores: np.ndarray,
-    random: np.random.Generator,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-) -> int:
-    """Return the id of one token drawn from `random`; see `generate`.
-
-    `scores` are logits, float64 `(tokens,)`; -inf for one that must not be drawn.
-    """
-    likeliest = int(np.argmax(scores))  # the lower id in a tie; nan before everything
-    check_logits(scores[likeliest])
-    if temperature == 0:
-        return likeliest
-    with np.errstate(over="ignore"):  # an overflow to infinity does no harm
-        scores = (scores - scores[likeliest]) / temperature
-    if min_p is not None:
-        scores[scores < math.log(min_p)] = -np.inf
-    ids = None
-    if top_k is not None and top_k < len(scores):
-        threshold = np.partition(scores, -top_k)[-top_k]
-        ids = np.flatnonzero(scores >= threshold)  # more than top_k if there are ties
-        ids = ids[np.argsort(-scores[ids], kind="stable")[:top_k]]
-    elif top_p is not None and top_p < 1:
-        ids = np.argsort(-scores, kind="stable")  # ties go to the lower id
-    sums = np.cumsum(np.exp(scores if ids is None else scores[ids]))
-    if ids is not None and top_p is not None:
-        sums = sums[: 1 + np.searchsorted(sums[:-1], top_p * sums[-1])]
-    # side="right" never draws a word of probability 0, which does not increase the sum.
-    index = int(np.searchsorted(sums, random.random() * sums[-1], side="right"))
-    return index if ids is None else int(ids[index])
-
-
 # --- the likeliest continuations
 
 
@@ -189,33 +228,55 @@ def likeliest_continuations(
     return _in_batches(search, streams, max(1, HYPOTHESES // settings["beam"]))
 
 
-@overload
-def generate(model: LanguageModel, prompt: str, *, n_best: None = None, **settings: Any) -> str: ...
+OnText = Callable[..., object]  # of a piece of text, and of the position of its prompt
+
+
+class _Arguments(DrawingArguments, total=False):
+    """The arguments of `generate` that do not change the type of its result."""
+
+    column: Column | None
+    on_text: OnText | None
 
 
 @overload
 def generate(
-    model: LanguageModel, prompt: Sequence[str] | Any, *, n_best: None = None, **settings: Any
+    model: LanguageModel,
+    prompt: str,
+    *,
+    n_best: None = None,
+    **settings: Unpack[_Arguments],
+) -> str: ...
+
+
+@overload
+def generate(
+    model: LanguageModel, prompt: str, *, n_best: int, **settings: Unpack[_Arguments]
+) -> list[str]: ...
+
+
+@overload
+def generate(
+    model: LanguageModel,
+    prompt: ManyTexts,
+    *,
+    n_best: None = None,
+    **settings: Unpack[_Arguments],
 ) -> Results[str]: ...
 
 
 @overload
-def generate(model: LanguageModel, prompt: str, *, n_best: int, **settings: Any) -> list[str]: ...
-
-
-@overload
 def generate(
-    model: LanguageModel, prompt: Sequence[str] | Any, *, n_best: int, **settings: Any
+    model: LanguageModel, prompt: ManyTexts, *, n_best: int, **settings: Unpack[_Arguments]
 ) -> Results[list[str]]: ...
 
 
 @documented(Drawing)
 def generate(
     model: LanguageModel,
-    prompt: Any,
+    prompt: str | ManyTexts,
     *,
     column: Column | None = None,
-    on_text: Callable[..., object] | None = None,
+    on_text: OnText | None = None,
     **settings: Any,
 ) -> str | list[str] | Results[str] | Results[list[str]]:
     """Return each prompt, continued by up to `max_tokens` tokens drawn one by one.
@@ -286,9 +347,6 @@ def generate(
         required = "cannot be combined with `beam`, whose text is known at the end."
         raise ArgumentError("on_text", required, " Leave one of them out.", beam=request.beam)
     vocabulary = vocabulary_of(model)
-    if vocabulary.words == (UNK,) and not request.allow_unknown:
-        message = f"must know a word to draw. Received: a vocabulary of {UNK} only."
-        raise ArgumentError("model", message)
     streams = _streams(vocabulary, prompts, request.stop_at_eos)
     start = 0 if vocabulary.eos_id is None else 1
     if request.beam is None:

@@ -2,19 +2,27 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import keras
 import numpy as np
 from keras import ops
 
-from dualnet._columns import Column, Results, TextResults, texts_of
+from dualnet._columns import Column, ManyTexts, Results, TextResults, texts_of
 from dualnet._fields import documented
+from dualnet._types import Tensor, Tensors
 from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_translators
-from dualnet.generation.beam import HYPOTHESES, Step, beam_search, compiled_search, ensemble_step
-from dualnet.requests import Beaming, Translating
+from dualnet.generation.beam import (
+    HYPOTHESES,
+    States,
+    Step,
+    beam_search,
+    compiled_search,
+    ensemble_step,
+)
+from dualnet.requests import Beaming, Translating, TranslatingArguments, TranslationsArguments
 from dualnet.text.plain_text import check_line
 
 POSITIONS = 64 * HYPOTHESES  # of their sources, padding included: fewer rows for longer sentences
@@ -47,36 +55,48 @@ class Translation:
 
 EMPTY = Translation("", 0.0, 0.0, (), ended=True)
 Models = TranslationModel | Sequence[TranslationModel]
+OnText = Callable[..., object]  # of a translation, and of the position of its text
 
 
-@overload
-def translate(model: Models, texts: str, *, n_best: None = None, **settings: Any) -> str: ...
+class _Arguments(TranslatingArguments, total=False):
+    """The arguments of `translate` that do not change the type of its result."""
 
-
-@overload
-def translate(model: Models, texts: str, *, n_best: int, **settings: Any) -> list[str]: ...
+    column: Column | None
+    on_text: OnText | None
 
 
 @overload
 def translate(
-    model: Models, texts: Sequence[str] | Any, *, n_best: None = None, **settings: Any
+    model: Models, texts: str, *, n_best: None = None, **settings: Unpack[_Arguments]
+) -> str: ...
+
+
+@overload
+def translate(
+    model: Models, texts: str, *, n_best: int, **settings: Unpack[_Arguments]
+) -> list[str]: ...
+
+
+@overload
+def translate(
+    model: Models, texts: ManyTexts, *, n_best: None = None, **settings: Unpack[_Arguments]
 ) -> Results[str]: ...
 
 
 @overload
 def translate(
-    model: Models, texts: Sequence[str] | Any, *, n_best: int, **settings: Any
+    model: Models, texts: ManyTexts, *, n_best: int, **settings: Unpack[_Arguments]
 ) -> Results[list[str]]: ...
 
 
 def translate(
     model: Models,
-    texts: Any,
+    texts: str | ManyTexts,
     *,
     n_best: int | None = None,
     column: Column | None = None,
-    on_text: Callable[..., object] | None = None,
-    **settings: Any,
+    on_text: OnText | None = None,
+    **settings: Unpack[TranslatingArguments],
 ) -> str | list[str] | Results[str] | Results[list[str]]:
     """Return the translation of each text; an empty text gives an empty one.
 
@@ -122,7 +142,7 @@ def translate(
 
 @documented(Translating)
 def translations(
-    model: Models, texts: str | Sequence[str], **settings: Any
+    model: Models, texts: str | Sequence[str], **settings: Unpack[TranslationsArguments]
 ) -> list[list[Translation]]:
     """Return the `n_best` likeliest translations of each text that a beam search finds.
 
@@ -215,12 +235,12 @@ def padded(rows: Sequence[np.ndarray]) -> np.ndarray:
     return keras.utils.pad_sequences(rows, width, "int32", padding="post", value=PADDING_ID)
 
 
-def _first_states(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+def _first_states(graph: Graph, segment: Tensors) -> Tensors:
     """Answer with `states`, those in which translations begin."""
     return {"states": list(segment["states"])}
 
 
-def _next_words(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+def _next_words(graph: Graph, segment: Tensors) -> Tensors:
     """Answer with `log_p`, the log-probabilities of all next words, after the last token."""
     logits, states = graph.logits(segment["tokens"], [*segment["constants"], *segment["states"]])
     return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
@@ -236,7 +256,7 @@ def _begin(
     # All hypotheses of a sentence share what was read of its source.
     constants = [ops.convert_to_tensor(np.repeat(part, beam, axis=0)) for part in states[:count]]
 
-    def step(tokens: np.ndarray, states: Any) -> tuple[Any, Any]:
+    def step(tokens: np.ndarray, states: States) -> tuple[Tensor, States]:
         # Convert everything: on torch, Keras rejects a mix of tensors and arrays.
         tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
         segment = {"tokens": tokens, "constants": constants, "states": states}

@@ -4,24 +4,22 @@ import contextlib
 import glob
 import os
 import re
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import keras
-from filelock import FileLock
 
 from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._fields import documented
-from dualnet._files import LOCK, flush
+from dualnet._files import flush, folder_beside, workplace_beside
 from dualnet._formats import ADDED
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
-from dualnet.requests import FORMATS, SUFFIXES, Exporting, format_of
-from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
+from dualnet.requests import FORMATS, SUFFIXES, Exporting, ExportingArguments, format_of
+from dualnet.text import EOS, UNK, SentencePieceTokenizer, Tokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.loading import TOKENIZER_FILES
 from dualnet.text.plain_text import check_text
@@ -87,7 +85,7 @@ def why_no_text(model: LanguageModel) -> str:
     return ""
 
 
-def _is_closed(tokenizer: Any) -> bool:
+def _is_closed(tokenizer: Tokenizer) -> bool:
     return isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
 
 
@@ -96,125 +94,26 @@ def _has_no_end(model: TranslationModel) -> bool:
 
 
 @documented(Exporting)
-def export(model: LanguageModel, path: StrPath, **settings: Any) -> Path:
+def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArguments]) -> Path:
     """Export `model` to a format that needs neither dualnet nor Keras, or for `transformers`.
 
-    `format="saved_model"` writes a folder: a TensorFlow SavedModel with up to six endpoints.
-    Endpoints keep no state between requests, so clients cannot affect each other.
+    - "saved_model" writes a folder: a TensorFlow SavedModel with up to six endpoints, `score`,
+      `step`, `predict_next` and, if the graph can hold the tokeniser, `score_text`,
+      `generate_text` and `predict_next_text`. With `learn` each takes a `memory`, and there are
+      `learn` and `learn_text`. A `TranslationModel` has `encode`, `step` and `translate`. The
+      tokeniser is also a file in `assets.extra`.
+    - "onnx" and "litert" write one file with a single step of a language model, in float32, from
+      `ids` int32 `(batch, 1)` and `state_1` ... `state_n` float32 `(batch, size)` to `logits`
+      float32 `(batch, 1, words)` and the new states: `state_1` ... `state_n` of the signature
+      `step` in LiteRT, `new_state_1` ... `new_state_n` in ONNX, where an output cannot share the
+      name of an input. The tokeniser is written beside it, such as `model.onnx.vocabulary.txt`.
+    - "transformers" writes a folder that Hugging Face's library opens with `dualnet.transformers`.
+    - "sherpa-onnx" writes an ONNX file for the speech recogniser sherpa-onnx, from a model whose
+      layers are plain LSTMs of one size, in the ids of `tokens`.
 
-    - `score` maps `ids` int32 `(batch, time)` and `lengths` int32 `(batch,)` to
-      `log_probabilities` float32 `(batch, time)`: the log-probability in nats of each token given
-      the tokens before it, read from the zero state. It is 0 for the first token, which has no
-      context, and for padding from `lengths` on, which may hold any ids.
-    - `step` maps `ids` int32 `(batch, time)` and `state_1` ... `state_n` float32 `(batch, size)`
-      to `logits` float32 `(batch, time, words)` and the new `state_1` ... `state_n`; `time` is at
-      least 1. Start a text with states of zeros. `n` is `len(model.state_size)`.
-    - `predict_next` maps `ids` and `lengths` as of `score`, each of at least 1, `k` int32
-      `(batch,)`, from 1 to the number of words, and `state_1` ... `state_n` to the likeliest next
-      tokens after the last id of each row: `ids` int32 and `probabilities` float32 `(batch,
-      largest k)`, likeliest first, with -1 and 0 beyond the `k` of a row; `words` string, the
-      same tokens, if the graph holds the tokeniser; and the new `state_1` ... `state_n`.
-    - `score_text` maps `texts` string `(batch,)` to `words` string `(batch, time)`, the tokens as
-      read, a byte beyond ASCII as in "\\xe4"; `log_probabilities` float32 `(batch, time)` in nats;
-      `lengths` int32 `(batch,)`, the number of tokens; and `perplexity` float32 `(batch,)`, the
-      exponential of a text's mean negative log-probability. Each text is read from the zero state
-      after `<eos>`, so its first token is scored too. Rows are padded with "" and 0. The
-      perplexity of an empty text is 1, as in `dualnet.score`. Perplexities are capped at the
-      largest float32, since JSON has no infinity.
-    - `generate_text` continues prompts. Its inputs, all `(batch,)`: `prompts` string; `max_tokens`
-      int32, from 0 to the `max_tokens` of the export; `temperature` float32, finite and at least
-      0 (0: greedy); `top_k` int32, at least 0 (0: all tokens); `top_p` float32, above 0 and at most
-      1 (1: all tokens); `seed` int32; `stop_at_eos` bool. Its outputs: `texts` string `(batch,)`,
-      each prompt with its continuation; `log_probabilities` float32 `(batch, time)`, those of the
-      drawn tokens at temperature 1, in nats, padded with 0; `lengths` int32 `(batch,)`, the number
-      of tokens drawn. `temperature` is applied first, then `top_k`, then `top_p`; `<unk>` is never
-      drawn. With `stop_at_eos` a row ends before the first `<eos>`, which appears in no output.
-      Each row draws with its own seed, independently of the rest of the batch.
-    - `predict_next_text` maps `prompts` string and `k` int32, both `(batch,)`, to the outputs of
-      `predict_next` after each prompt, which is read as by `generate_text`.
-
-    With `learn`, requests teach the model, each row on its own, while the model never changes: a
-    client keeps a `memory` as it keeps states, float32 `(batch, size)`, which every endpoint takes
-    as a further input. Zeros, or rows without any number, are the plain model. There are two more
-    endpoints:
-
-    - `learn` scores `ids` and `lengths` as `score` does, read from `state_1` ... `state_n`, and
-      then takes one step on each row's mean loss, as `dualnet.Learner` does by the rule "sgd". Its
-      further inputs are `learning_rate`, `decay` and `clipnorm` float32 `(batch,)`, where a value
-      below 0 is the default of the export, and a `clipnorm` of 0 clips nothing. Its outputs are the
-      `log_probabilities` from before the step; `memory` and the states after it, to which the last
-      id is not read yet, as the next `ids` begin with it; and `applied` bool `(batch,)`: False
-      where the step was not finite, and the memory is as it was.
-    - `learn_text` reads `texts` string `(batch,)` as a `Learner` does, a step for every
-      `sequence_length` tokens, and answers as `score_text`. Its further inputs are those of
-      `learn`, and `last` int32 `(batch,)`, the last id that was read, or -1 for the start of a
-      text, `<eos>`; its further outputs the new `last`, `memory` and states, and `skipped` int32
-      `(batch,)`, the number of steps that were not finite.
-
-    The last number of a memory is the mark of its model; that of another model, and one whose
-    scores are not finite, fail the request.
-
-    `score_text`, `generate_text` and `predict_next_text` read text as the tokeniser of the model
-    does, if that is one of words, of bytes or of byte-level BPE as `train_tokenizer` and GPT-2 have
-    it. A word that is unknown or not UTF-8 is `<unk>`, or fails the request if the vocabulary has
-    no `<unk>`, of which a warning tells. Bytes are read as they are; `texts` are UTF-8 all the
-    same, as JSON must be: where a text ends within a character, it has the replacement character.
-    The three endpoints are omitted for other tokenisers, of which `why_no_text` says the reason,
-    for a vocabulary without `<eos>` and for a model without vocabulary. `score` and `score_text`
-    read in chunks, so long texts need little memory. For clients that send ids, the tokeniser is
-    also a file: the words in `assets.extra/vocabulary.txt`, a SentencePiece file in
-    `assets.extra/tokenizer.model`, any other in `assets.extra/tokenizer.json`, which the package
-    `tokenizers` reads.
-
-    A `TranslationModel` has other endpoints, which take and give ids:
-
-    - `encode` maps `ids` int32 `(batch, source)` and `lengths` int32 `(batch,)` to what was read
-      of the source, `memory` and `keys` float32 `(batch, source, size)` and `mask` bool
-      `(batch, source)`, and to the states that the target begins in, `state_1` ... `state_n`
-      float32 `(batch, size)`. Ids beyond `lengths` are not read.
-    - `step` maps target `ids` int32 `(batch, time)`, `memory`, `keys`, `mask` and `state_1` ...
-      `state_n` to `logits` float32 `(batch, time, words)` and the new `state_1` ... `state_n`. A
-      target begins with `<eos>`.
-    - `translate` finds the likeliest translations, as `dualnet.generation.translations` does. Its
-      inputs are those of `encode` and, all `(batch,)`: `beam` int32, from 1 (greedy) to the number
-      of target words; `n_best` int32, from 1 to the beam; `max_tokens` int32, from 0 to the
-      `max_tokens` of the export, `<eos>` included (0: twice the length of the source, and 10, or
-      the bound if that is less); `length_normalization` float32, finite and at least 0. Its outputs
-      have a row for each source and a column for each translation, best first, as many as the
-      largest `n_best`: `ids` int32 `(batch, n, time)`, without `<eos>` and padded with it;
-      `lengths` int32, `scores` and `normalized_scores` float32, all `(batch, n)`; and `counts`
-      int32 `(batch,)`, how many translations each row has. What stands beyond is padding. An empty
-      source has one translation, which is empty. `<unk>` is never taken. Rows do not depend on
-      each other beyond float rounding; each is searched with as many rows as the widest beam. The
-      endpoint is omitted if the target has no tokeniser or no `<eos>`.
-
-    The tokeniser of the source alone, if it has one, is the file `source-vocabulary.txt`,
-    `source-tokenizer.json` or `source-tokenizer.model` in `assets.extra`.
-
-    A request with an id outside the vocabulary, a setting out of range, or inputs of different
-    numbers of rows fails with `INVALID_ARGUMENT` and a sentence that names the input.
-
-    `format="onnx"` and `format="litert"`, for language models, write one file with a single step
-    and no loop: `ids` int32 `(batch, 1)` and `state_1` ... `state_n` float32 `(batch, size)` to
-    `logits` float32 `(batch, 1, words)` and the new states. In LiteRT these are `state_1` ...
-    `state_n` under the signature `step`; in ONNX, where an output cannot share the name of an
-    input, `new_state_1` ... `new_state_n`. Both compute in float32, whatever the model's dtype
-    policy. An id outside the vocabulary is an error of the runtime, as is a batch of no rows in
-    ONNX. The tokeniser is written beside it: for `model.onnx`, words to
-    `model.onnx.vocabulary.txt`, in UTF-8, one word a line, that of id 0 first; a SentencePiece
-    file to `model.onnx.tokenizer.model`, any other to `model.onnx.tokenizer.json`.
-
-    `format="transformers"` writes a folder that Hugging Face's library opens with
-    `dualnet.transformers`: `config.json`, `model.safetensors`, the tokeniser and a model card.
-
-    `format="sherpa-onnx"` writes an ONNX file for the shallow fusion of the speech recogniser
-    sherpa-onnx, from a model whose layers are plain LSTMs of one size. It maps `token` int64
-    `(batch, 1)`, `h` and `c` float32 `(layers, batch, size)` to `score` float32 `(batch, tokens)`,
-    the log-probabilities in nats of the next token, and the new states `new_h` and `new_c`. Its
-    metadata are `num_layers`, `hidden_size` and `sos_id`, the token that is read first. Ids are
-    those of `tokens`; `serving.token_map` says how tokens become units of the model.
-
-    Batch and time are dynamic. Dropout is off.
+    Endpoints keep no state between requests, so clients cannot affect each other. The guide "Serve
+    and export" lists the inputs and outputs of each endpoint, their types and shapes, and what they
+    refuse; "Learners" those of `learn`. Batch and time are dynamic. Dropout is off.
 
     Args:
         model: `LanguageModel`, or `TranslationModel` for a SavedModel.
@@ -266,18 +165,14 @@ def _export_folder(model: LanguageModel, directory: Path, format: str, request: 
         raise ArgumentError("path", "must not be the current folder.", path=str(directory))
     with _explained("path", directory):
         _check_new_or_empty(directory)
-        _make_parent(directory)
-        with _unfinished(directory) as folder:
-            unfinished = folder / directory.name
-            unfinished.mkdir(mode=0o755)  # a server may run as another user
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with folder_beside(directory) as unfinished:
+            unfinished.chmod(0o755)  # a server may run as another user
             if format in ADDED:
                 ADDED[format].prepare(model, request)(unfinished)
             else:
                 _write_saved_model(model, unfinished, request)
             _check_new_or_empty(directory)  # another export may have finished first
-            if directory.exists():
-                directory.rmdir()  # not every system replaces an empty folder
-            os.replace(unfinished, directory)
 
 
 def _write_saved_model(model: LanguageModel, folder: Path, request: Exporting) -> None:
@@ -301,7 +196,7 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
         raise ArgumentError("path", required, path=str(path))
     data_of = ADDED[format].prepare(model, request) if format in ADDED else None
     with _explained("path", path):  # before the slow work
-        _make_parent(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     if model.cache_size:
         required = "must be 'saved_model' for a model with a cache, which no single step can hold."
@@ -312,20 +207,17 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
         data = data_of() if data_of else _one_step(model, format)
     beside = {name: path.with_name(f"{path.name}.{name}") for name in TOKENIZER_FILES}
-    with _explained("path", path), _unfinished(path) as unfinished:
+    with _explained("path", path), workplace_beside(path) as unfinished:
         if model.vocabulary is not None and data_of is None:
             model.vocabulary.save(unfinished / beside[model.vocabulary.file_name].name)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)
-        new = {file: _bytes_of(unfinished / file.name) for file in beside.values()}
-        if any(_bytes_of(file) != content for file, content in new.items()):
-            # Killed from here on, it leaves no model, rather than one beside another's tokeniser.
-            path.unlink(missing_ok=True)
-        for file, content in new.items():
-            if content is None:
-                file.unlink(missing_ok=True)
-            else:
-                os.replace(unfinished / file.name, file)
+        # Killed from here on, it leaves no model, rather than one beside another's tokeniser.
+        path.unlink(missing_ok=True)
+        for file in beside.values():
+            file.unlink(missing_ok=True)
+        for file in unfinished.glob(f"{glob.escape(path.name)}.*"):
+            os.replace(file, path.with_name(file.name))
         os.replace(unfinished / path.name, path)
 
 
@@ -335,23 +227,12 @@ def _one_step(model: LanguageModel, format: str) -> bytes:
     return one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
 
 
-def _bytes_of(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
-
-
 def _check_new_or_empty(directory: Path) -> None:
     is_folder = directory.is_dir()
     if any(directory.iterdir()) if is_folder else directory.exists():
         problem = "which holds files" if is_folder else "which is a file"
         received = f"Received: {str(directory)!r}, {problem}."
         raise FileExistsError(f"`path` must be new or empty. {received} Choose another.")
-
-
-def _make_parent(path: Path) -> None:
-    nearest = next(parent for parent in path.parents if parent.exists())
-    if not nearest.is_dir():
-        raise NotADirectoryError(f"{str(nearest)!r} is a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
@@ -364,28 +245,12 @@ def _explained(name: str, path: Path) -> Iterator[None]:
         kinds += (tf.errors.OpError,)
     try:
         yield
-    except FileExistsError:  # of `_check_new_or_empty`, a sentence already
-        raise
     except kinds as error:
+        if isinstance(error, OSError) and error.errno is None:
+            raise  # a sentence already
         # Of TensorFlow: "{{node ...}} FILE; No space left on device [Op:SaveV2]"
         text = str(getattr(error, "message", error))
         reason = getattr(error, "strerror", None) or re.sub(r"(?s).*; | \[Op:.*", "", text)
         required = f"`{name}` must be a place where files can be written."
         message = f"{required} Received: {str(path)!r} ({reason}). Choose another place."
         raise (type(error) if isinstance(error, OSError) else OSError)(message) from None
-
-
-@contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    """Yield a folder for an export to `path` to write in; remove those of killed exports.
-
-    It stands beside `path`, with a leading dot: a model server takes a name that begins with a
-    digit for a version to serve. An export that is under way holds the lock in its folder.
-    """
-    prefix = f".{path.name}.unfinished-"
-    for folder in path.parent.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError), FileLock(folder / LOCK, timeout=0):
-            shutil.rmtree(folder, ignore_errors=True)
-    settings: Any = {"prefix": prefix, "dir": path.parent, "ignore_cleanup_errors": True}
-    with tempfile.TemporaryDirectory(**settings) as name, FileLock(Path(name, LOCK)):
-        yield Path(name)

@@ -1,11 +1,11 @@
 """Maps text to the ids of a byte-level BPE, or of bytes, and back inside a TensorFlow graph."""
 
 import re
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from dualnet._types import Tensor
 from dualnet.serving.graph_tokenizer import END_PATTERNS, GraphLower
 from dualnet.text import ByteTokenizer, LibraryTokenizer
 from dualnet.text.byte_level import OTHER, SPACE, ByteLevelBPE, character_classes, lower_case
@@ -67,7 +67,7 @@ class GraphBPE(tf.Module):
         np.minimum.at(first, np.concatenate([left, right]), np.tile(np.arange(len(merges)), 2))
         self._once = first[merged] < np.arange(len(merges))
 
-    def encode(self, texts: Any, name: str) -> Any:
+    def encode(self, texts: Tensor, name: str) -> Tensor:
         """Return the ids of `texts`, string `(batch,)`: ragged int32 `(batch, time)`."""
         replace, rows = tf.strings.regex_replace, tf.size(texts, tf.int64)
         texts = replace(texts, "\0", _mark(NUL))
@@ -82,13 +82,13 @@ class GraphBPE(tf.Module):
         ids, row_of = tf.boolean_mask(ids, ~ends_row), tf.boolean_mask(row_of, ~ends_row)
         return tf.RaggedTensor.from_value_rowids(ids, row_of, nrows=rows, validate=False)
 
-    def decode(self, ids: Any) -> Any:
+    def decode(self, ids: Tensor) -> Tensor:
         """Return the texts of ragged int32 `(batch, time)`: string `(batch,)`, which are UTF-8."""
         spelt = tf.ragged.map_flat_values(lambda flat: tf.gather(self._spelling, flat), ids)
         texts = tf.strings.reduce_join(spelt, axis=-1)
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
-    def _mark_added(self, texts: Any, added: dict[str, int | None]) -> Any:
+    def _mark_added(self, texts: Tensor, added: dict[str, int | None]) -> Tensor:
         """Replace the texts of `added` by their marks: the leftmost, and of those the longest."""
         if all(unit is None for unit in added.values()):
             return texts
@@ -101,7 +101,7 @@ class GraphBPE(tf.Module):
                 texts = replace(texts, left + re.escape(text) + right, mark)
         return replace(texts, f"{left}|{right}", "")
 
-    def _words(self, text: Any) -> tuple[Any, Any]:
+    def _words(self, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ids of the bytes and marks of a text, and the number of the word of each."""
         codes, starts = tf.strings.unicode_decode_with_offsets(text, "UTF-8")
         is_mark = tf.equal(tf.pad(codes, [[0, 1]], constant_values=-1)[1:], 0)
@@ -119,7 +119,7 @@ class GraphBPE(tf.Module):
         kept = first | (unit < 0)
         return tf.boolean_mask(ids, kept), tf.boolean_mask(tf.gather(word_of, character), kept)
 
-    def _begins(self, codes: Any) -> Any:
+    def _begins(self, codes: Tensor) -> Tensor:
         """Return True at each of `codes` that begins a word; -1 among them is no character."""
         codes = tf.pad(codes, [[1, 2]], constant_values=-1)
         places = tf.searchsorted(self._class_starts, codes, side="right") - 1
@@ -136,7 +136,7 @@ class GraphBPE(tf.Module):
         begins_word = tf.equal(codes[1:-2], ord("'")) & tf.not_equal(before, OTHER) & ~joins
         next_codes = codes[2:-1], codes[3:]
 
-        def follow(letters: str) -> Any:
+        def follow(letters: str) -> Tensor:
             equal = (tf.equal(c, ord(letter)) for c, letter in zip(next_codes, letters))
             return tf.reduce_all([begins_word, *equal], axis=0)
 
@@ -146,10 +146,10 @@ class GraphBPE(tf.Module):
         )
         return begins & ~(one | two)[2:-1] | one[1:-2] | two[:-3]
 
-    def _merge(self, ids: Any, word_of: Any) -> Any:
+    def _merge(self, ids: Tensor, word_of: Tensor) -> Tensor:
         """Return the ids of words after all merges of adjacent ids in each word."""
 
-        def merge(ids: Any, places: Any) -> tuple[Any, Any]:
+        def merge(ids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
             """Make the merge of the lowest rank in each word, at all places."""
             units, words = tf.gather(ids, places), tf.gather(word_of, places)
             pairs = tf.cast(units[:-1], tf.int64) * self._row + tf.cast(units[1:], tf.int64)
@@ -175,7 +175,7 @@ class GraphBPE(tf.Module):
         )
         return tf.boolean_mask(ids, ids >= 0)
 
-    def _selected(self, ranks: Any, words: Any, lowest: Any) -> Any:
+    def _selected(self, ranks: Tensor, words: Tensor, lowest: Tensor) -> Tensor:
         """Return `lowest` without those that overlap with one before."""
         places = tf.range(tf.size(lowest))
         # In a run of pairs of one rank, such as those of "aaaa", every other one.

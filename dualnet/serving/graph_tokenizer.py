@@ -2,11 +2,11 @@
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from dualnet._types import Tensor
 from dualnet.text import EOS, UNK, Vocabulary
 from dualnet.text.byte_level import characters
 from dualnet.text.plain_text import BLANK_LINES, ENDS
@@ -37,7 +37,7 @@ class GraphTokenizer(tf.Module):
         self._written_end = ENDS[vocabulary.documents]
         self.lower = GraphLower() if vocabulary.lowercase else None
 
-    def encode(self, texts: Any, name: str) -> Any:
+    def encode(self, texts: Tensor, name: str) -> Tensor:
         """Return the ids of `texts`, string `(batch,)`: ragged int32 `(batch, time)`.
 
         Without `<unk>`, an unknown word fails the request; the message names the input `name`.
@@ -60,7 +60,7 @@ class GraphTokenizer(tf.Module):
                 ids = tf.ragged.map_flat_values(tf.identity, ids)
         return ids
 
-    def decode(self, ids: Any) -> Any:
+    def decode(self, ids: Tensor) -> Tensor:
         """Return the texts of ragged int32 `(batch, time)`: string `(batch,)`."""
         words = tf.where(tf.equal(tf.range(tf.size(self.words)), self.eos_id), "\n", self.words)
         words = tf.ragged.map_flat_values(lambda flat: tf.gather(words, flat), ids)
@@ -83,7 +83,7 @@ class GraphLower(tf.Module):
             tf.lookup.KeyValueTensorInitializer([*letters], [*letters.values()]), default_value=""
         )
 
-    def __call__(self, words: Any) -> Any:
+    def __call__(self, words: Tensor) -> Tensor:
         decoded = tf.strings.unicode_transcode(words, "UTF-8", "UTF-8", errors="ignore")
         is_utf8 = tf.equal(decoded, words)
         if self._final_sigma:

@@ -2,11 +2,11 @@
 
 import dataclasses
 import hashlib
-from typing import Any
 
 import tensorflow as tf
 
 from dualnet._checks import ArgumentError
+from dualnet._types import Tensor, Tensors
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import ADDED, adapted
@@ -14,7 +14,7 @@ from dualnet.builders import LanguageModel, TranslationModel, checksum_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.requests import Exporting, Teaching
 from dualnet.serving import requests
-from dualnet.serving.requests import Endpoint, Input, Tensors
+from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
 
 REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
@@ -100,7 +100,9 @@ class Memories:
             stream = tf.pad(stream, [[0, 0], [0, count * length - time]])
             in_row = tf.sequence_mask(lengths + 1, count * length + 1)
 
-            def read(i: Any, scores: Any, states: Any, memory: Any, skipped: Any) -> Any:
+            def read(
+                i: Tensor, scores: Tensor, states: Tensor, memory: Tensor, skipped: Tensor
+            ) -> Tensor:
                 window = slice(i * length, (i + 1) * length + 1)
                 parts = stream[:, window], in_row[:, window]
                 log_p, states, memory, applied = self._step(*parts, states, memory, settings)
@@ -128,8 +130,8 @@ class Memories:
         return {**reader.inputs, **MEMORY, **dict.fromkeys(REQUESTED, requests.finite())}
 
     def _step(
-        self, ids: Any, in_row: Any, states: Any, memory: Any, settings: Any
-    ) -> tuple[Any, list[Any], Any, Any]:
+        self, ids: Tensor, in_row: Tensor, states: Tensor, memory: Tensor, settings: Tensor
+    ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
         """Score all ids but the first of each row, `(batch, time + 1)`, and learn from them.
 
         Returns log p `(batch, time)`, the new states, the new memory, and whether it was applied.
@@ -147,7 +149,7 @@ class Memories:
         log_p = tf.where(read, -answer["losses"], 0.0)
         return log_p, states, memory, answer["applied"] | ~learns
 
-    def _checked(self, inputs: Tensors) -> tuple[Any, Tensors]:
+    def _checked(self, inputs: Tensors) -> tuple[Tensor, Tensors]:
         """Return the differences of each row, checked, and all other inputs."""
         width = tf.shape(inputs["memory"])[1]
         required = f"`memory` must have {self.size} numbers in each row, or none. Received:"
@@ -162,10 +164,10 @@ class Memories:
         check = requests.all_valid("memory", mark, is_own, required)
         return requests.after([check], {"memory": memory[:, :-1]})["memory"], inputs
 
-    def _marked(self, memory: Any) -> Any:
+    def _marked(self, memory: Tensor) -> Tensor:
         return tf.pad(memory, [[0, 0], [0, 1]], constant_values=self.mark)
 
-    def _settings(self, inputs: Tensors) -> Any:
+    def _settings(self, inputs: Tensors) -> Tensor:
         """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
         columns = {
             name: tf.where(inputs[name] < 0, self.settings.get(name, 0.0), inputs[name])

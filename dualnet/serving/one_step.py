@@ -1,15 +1,18 @@
 """ONNX and LiteRT files that hold a single step of a model, for programs without TensorFlow."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from dualnet._checks import ArgumentError, extra
 from dualnet._contexts import dtype_policy, hidden_stderr
+from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel
 from dualnet.layers._mixture import in_one_piece
+
+# A function that computes one step, and the specs of its arguments.
+OneStep = tuple[Callable[..., Tensors], list[tf.TensorSpec]]
 
 
 def onnx_bytes(model: LanguageModel) -> bytes:
@@ -19,11 +22,11 @@ def onnx_bytes(model: LanguageModel) -> bytes:
 
 
 def to_onnx(
-    step: Any,
-    specs: list[Any],
+    step: Callable[..., Tensors],
+    specs: list[tf.TensorSpec],
     *,
     outputs: Sequence[str] = (),
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, object] | None = None,
 ) -> bytes:
     """Return the function `step` of arguments of `specs` as an ONNX file.
 
@@ -66,11 +69,11 @@ def litert_bytes(model: LanguageModel) -> bytes:
             ) from error
 
 
-def _one_step(model: LanguageModel, output_prefix: str = "") -> tuple[Any, list[Any]]:
+def _one_step(model: LanguageModel, output_prefix: str = "") -> OneStep:
     """Return a function that computes one step, and the specs of its arguments."""
     names = [f"state_{i}" for i in range(1, len(model.state_size) + 1)]
 
-    def step(ids: Any, *states: Any) -> dict[str, Any]:
+    def step(ids: Tensor, *states: Tensor) -> Tensors:
         # A negative id would count from the end; beyond it is an error.
         ids = tf.where(ids < 0, model.vocabulary_size, ids)
         with in_one_piece():

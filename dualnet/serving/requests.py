@@ -1,11 +1,11 @@
 """Inputs of requests, and checks of them in a graph: each refuses a request with one sentence."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
-Tensors = dict[str, Any]
+from dualnet._types import Tensor, Tensors
 
 
 class Input(NamedTuple):
@@ -14,10 +14,10 @@ class Input(NamedTuple):
     `valid`, of the values and of all inputs, returns which of the values are; None: they all are.
     """
 
-    dtype: Any
+    dtype: tf.DType
     shape: tuple[int | None, ...] = ()
     required: str = ""
-    valid: Callable[[Any, Tensors], Any] | None = None
+    valid: Callable[[Tensor, Tensors], Tensor] | None = None
 
 
 Endpoint = tuple[Callable[[Tensors], Tensors], dict[str, Input]]  # a function of valid inputs
@@ -47,10 +47,10 @@ def ids_of(words: int) -> Input:
 def rows_of(words: int, least: int = 0) -> dict[str, Input]:
     """Return the inputs `ids` and `lengths`, each at least `least`, beyond which ids may be any."""
 
-    def are_words(ids: Any, inputs: Tensors) -> Any:
+    def are_words(ids: Tensor, inputs: Tensors) -> Tensor:
         return ~in_row(inputs) | ((ids >= 0) & (ids < words))
 
-    def are_lengths(lengths: Any, inputs: Tensors) -> Any:
+    def are_lengths(lengths: Tensor, inputs: Tensors) -> Tensor:
         return (lengths >= least) & (lengths <= tf.shape(inputs["ids"])[1])
 
     columns = f"at least {least} and at most the number of columns of `ids`"
@@ -58,12 +58,12 @@ def rows_of(words: int, least: int = 0) -> dict[str, Input]:
     return {"ids": ids_of(words)._replace(valid=are_words), "lengths": lengths}
 
 
-def in_row(inputs: Tensors) -> Any:
+def in_row(inputs: Tensors) -> Tensor:
     """Return which of the `ids` are within the `lengths`."""
     return tf.sequence_mask(inputs["lengths"], tf.shape(inputs["ids"])[1])
 
 
-def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, Any]]:
+def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, tf.TensorSpec]]:
     """Return the function of an endpoint, after checks of its inputs, and the specs of these."""
     function, inputs = endpoint
 
@@ -82,19 +82,21 @@ def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, 
     }
 
 
-def all_valid(name: str, values: Any, valid: Any, requirement: str) -> Any:
+def all_valid(name: str, values: Tensor, valid: Tensor, requirement: str) -> tf.Operation:
     """Return an assertion that all `values` are `valid`, bool of their shape."""
     message = f"`{name}` must be {requirement}. Received:"
     return tf.debugging.Assert(tf.reduce_all(valid), [message, tf.boolean_mask(values, ~valid)])
 
 
-def not_empty(name: str, ids: Any) -> Any:
+def not_empty(name: str, ids: Tensor) -> tf.Operation:
     """Return an assertion that `ids` have at least one column."""
     message = f"`{name}` must hold at least one word in each row. Received the shape:"
     return tf.debugging.Assert(tf.shape(ids)[1] > 0, [message, tf.shape(ids)])
 
 
-def same_rows(inputs: dict[str, Any], first: str, *, axis: int = 0, part: str = "row") -> list[Any]:
+def same_rows(
+    inputs: Tensors, first: str, *, axis: int = 0, part: str = "row"
+) -> list[tf.Operation]:
     """Return assertions that all `inputs` have as many rows, or other parts, as `first`."""
     size = tf.shape(inputs[first])[axis] if inputs else 0
     return [
@@ -108,7 +110,7 @@ def same_rows(inputs: dict[str, Any], first: str, *, axis: int = 0, part: str = 
     ]  # fmt: skip
 
 
-def after(checks: Iterable[Any], inputs: dict[str, Any]) -> dict[str, Any]:
+def after(checks: Iterable[tf.Operation], inputs: Tensors) -> Tensors:
     """Return `inputs`, which nothing reads before `checks` have passed."""
     with tf.control_dependencies(checks):
         return {name: tf.identity(values) for name, values in inputs.items()}

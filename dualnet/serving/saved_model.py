@@ -1,20 +1,20 @@
 """The SavedModel: ids or text in, scores or text out, without state between requests."""
 
 from pathlib import Path
-from typing import Any
 
 import keras
 import tensorflow as tf
 
+from dualnet._types import Tensors
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import vocabularies_of
 from dualnet.serving import requests, translator_endpoints
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.learning import Memories
-from dualnet.serving.requests import Endpoint, Input, Tensors
+from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.sampling import draw_words, settings_of
-from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
+from dualnet.serving.served_reader import ServedReader, TextReader, begun, scored_text
 from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
 
 
@@ -94,20 +94,32 @@ def _step(reader: ServedReader) -> Endpoint:
 def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> Endpoint:
     def predict_next(inputs: Tensors) -> Tensors:
         ids = tf.where(requests.in_row(inputs), inputs["ids"], 0)
-        read = reader.last(ids, inputs["lengths"], [inputs[name] for name in reader.inputs])
-        return _likeliest(reader, tokenizer, inputs["k"], *read)
+        before = [inputs[name] for name in reader.inputs]
+        logits, states = reader.last(ids, inputs["lengths"], before)
+        # As many columns as the largest k; what stands beyond the k of a row is padding.
+        width = keras.ops.max(inputs["k"], initial=1)
+        probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
+        within = tf.range(width) < inputs["k"][:, None]
+        probabilities = tf.where(within, probabilities, 0.0)
+        answer = {"ids": tf.where(within, ids, -1), "probabilities": probabilities}
+        if tokenizer is not None:
+            answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
+        return {**answer, **dict(zip(reader.inputs, states))}
 
-    rows = requests.rows_of(reader.words, least=1)
-    return predict_next, {**rows, **_k(reader), **reader.inputs}
+    return predict_next, {
+        **requests.rows_of(reader.words, least=1),
+        **_k(reader),
+        **reader.inputs,
+    }
 
 
 def _predict_next_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
+    predict_next, _ = _predict_next(reader, tokenizer)
+
     def predict_next_text(inputs: Tensors) -> Tensors:
-        prompts = tokenizer.encode(inputs["prompts"], "prompts")
-        start = tf.fill((prompts.nrows(), 1), tokenizer.eos_id)
-        ids = tf.concat([start, prompts.to_tensor(tokenizer.eos_id)], axis=1)
-        read = reader.last(ids, tf.cast(prompts.row_lengths(), tf.int32) + 1)
-        return _likeliest(reader, tokenizer, inputs["k"], *read)
+        ids, lengths = begun(tokenizer.encode(inputs["prompts"], "prompts"), tokenizer.eos_id)
+        zeros = dict(zip(reader.inputs, reader.zeros(tf.shape(ids)[0])))
+        return predict_next({"ids": ids, "lengths": lengths, "k": inputs["k"], **zeros})
 
     return predict_next_text, {"prompts": Input(tf.string), **_k(reader)}
 
@@ -115,23 +127,6 @@ def _predict_next_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
 def _k(reader: ServedReader) -> dict[str, Input]:
     limits = f"at least 1 and at most the number of words, {reader.words}"
     return {"k": requests.whole(1, reader.words, limits)}
-
-
-def _likeliest(
-    reader: ServedReader, tokenizer: TextReader | None, k: Any, logits: Any, states: list[Any]
-) -> Tensors:
-    """Return the `k` likeliest words of each row of `logits`, likeliest first, and the states.
-
-    There are as many columns as the largest k; what stands beyond the k of a row is padding.
-    """
-    width = keras.ops.max(k, initial=1)
-    probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
-    within = tf.range(width) < k[:, None]
-    probabilities = tf.where(within, probabilities, 0.0)
-    answer = {"ids": tf.where(within, ids, -1), "probabilities": probabilities}
-    if tokenizer is not None:
-        answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
-    return {**answer, **dict(zip(reader.inputs, states))}
 
 
 def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:

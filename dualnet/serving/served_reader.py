@@ -1,18 +1,18 @@
 """Runs a model inside a TensorFlow graph: on ids of any length, in chunks of time."""
 
-from typing import Any
-
 import tensorflow as tf
 
+from dualnet._types import Tensor, Tensors
 from dualnet.builders import Graph, LanguageModel
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.layers import without_gradients
 from dualnet.serving import requests
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
-from dualnet.serving.requests import Input, Tensors
+from dualnet.serving.requests import Input
 
 TextReader = GraphTokenizer | GraphBPE
+Chunk = tuple[Tensor, Tensor, list[Tensor]]  # where the next begins, what was computed, states
 
 # Limits of one chunk: 128 MiB of logits, and no more tokens than make it any faster.
 MAX_LOGITS = 1 << 25
@@ -40,11 +40,11 @@ class ServedReader:
         if "mask" in self.inputs:
             self.inputs["mask"] = Input(tf.bool, (None,))
 
-    def zeros(self, batch: Any) -> list[Any]:
+    def zeros(self, batch: Tensor) -> list[Tensor]:
         """Return the states before a text: list of `(batch, size)`."""
         return [tf.zeros((batch, size)) for size in self.sizes]
 
-    def encode(self, ids: Any, in_row: Any) -> list[Any]:
+    def encode(self, ids: Tensor, in_row: Tensor) -> list[Tensor]:
         """Return memory, keys, mask and states of the sources; ids count where `in_row`."""
         ids = tf.where(in_row, ids, PADDING_ID)
         # A position at least, which may be padding: attention needs one.
@@ -54,7 +54,7 @@ class ServedReader:
             encoded = self.encoder(ids, training=False)
         return [part if part.dtype == tf.bool else tf.cast(part, tf.float32) for part in encoded]
 
-    def advance(self, ids: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+    def advance(self, ids: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the logits of `ids`, int32 `(batch, time)`, and the states after them.
 
         In a translator, the ids are those of a target, and the constants stand before the states.
@@ -63,7 +63,7 @@ class ServedReader:
             logits, states = self.graph.logits(ids, states)
         return logits, [tf.cast(state, tf.float32) for state in states]
 
-    def log_probabilities(self, ids: Any, targets: Any) -> Any:
+    def log_probabilities(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return log p of each target given the ids up to its position, from the zero state.
 
         Ids and targets are int32, the result float32 in nats, all `(batch, time)`.
@@ -76,7 +76,9 @@ class ServedReader:
         padding = [[0, 0], [0, chunks * length - time]]
         ids, targets = tf.pad(ids, padding), tf.pad(targets, padding)
 
-        def read_chunk(chunk: Any, scores: Any, states: list[Any]) -> tuple[Any, Any, list[Any]]:
+        def read_chunk(
+            chunk: Tensor, scores: Tensor, states: list[Tensor]
+        ) -> tuple[Tensor, Tensor, list[Tensor]]:
             window = slice(chunk * length, (chunk + 1) * length)
             logits, states = self.advance(ids[:, window], states)
             log_p = tf.gather(tf.nn.log_softmax(logits), targets[:, window], batch_dims=2)
@@ -91,8 +93,8 @@ class ServedReader:
         return tf.transpose(scores.concat())[:, :time]
 
     def last(
-        self, ids: Any, lengths: Any, states: list[Any] | None = None
-    ) -> tuple[Any, list[Any]]:
+        self, ids: Tensor, lengths: Tensor, states: list[Tensor] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return the logits after the last id of each row, `(batch, words)`, and the states there.
 
         `ids` is int32 `(batch, time)`; `lengths` int32 `(batch,)`, each from 1 to time. `states`
@@ -102,7 +104,9 @@ class ServedReader:
         longest = tf.reduce_max(tf.concat([lengths, [0]], axis=0))
         chunk_length = self._chunk_length(batch)
 
-        def read_chunk(start: Any, logits: Any, states: list[Any]) -> tuple[Any, Any, list[Any]]:
+        def read_chunk(
+            start: Tensor, logits: Tensor, states: list[Tensor]
+        ) -> tuple[Tensor, Tensor, list[Tensor]]:
             # A chunk ends where the next row does, so that the state of that row can be kept.
             unfinished = lengths > start
             next_end = tf.reduce_min(tf.where(unfinished, lengths, longest))
@@ -120,11 +124,18 @@ class ServedReader:
         )
         return logits, states
 
-    def _chunk_length(self, batch: Any) -> Any:
+    def _chunk_length(self, batch: Tensor) -> Tensor:
         return tf.maximum(1, self.max_tokens // tf.maximum(1, batch))
 
 
-def scored_text(tokenizer: TextReader, ids: Any, lengths: Any, log_p: Any) -> Tensors:
+def begun(prompts: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
+    """Return the ids, padded, and lengths of ragged int32 `prompts`, each after `eos_id`."""
+    start = tf.fill((prompts.nrows(), 1), eos_id)
+    ids = tf.concat([start, prompts.to_tensor(eos_id)], axis=1)
+    return ids, tf.cast(prompts.row_lengths(), tf.int32) + 1
+
+
+def scored_text(tokenizer: TextReader, ids: Tensor, lengths: Tensor, log_p: Tensor) -> Tensors:
     """Return words, scores and perplexity of texts of ids, and of the `log_p` of each id."""
     mask = tf.sequence_mask(lengths, tf.shape(ids)[1])
     scores = tf.where(mask, log_p, 0.0)

@@ -1,14 +1,13 @@
 """The endpoints of a translator alone, `encode` and `translate`, which take and give ids."""
 
-from typing import Any
-
 import tensorflow as tf
 from keras import ops
 
+from dualnet._types import Tensor, Tensors
 from dualnet.builders import TranslationModel
-from dualnet.generation.beam import NONE, Finished, Search, likeliest_words, search_in_graph
+from dualnet.generation.beam import NONE, Finished, Search, likeliest_words
 from dualnet.serving import requests
-from dualnet.serving.requests import Endpoint, Input, Tensors
+from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader
 
 
@@ -19,7 +18,7 @@ def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict
     rows = requests.rows_of(model.source_vocabulary_size)
     declared = settings_of(reader.words, bound)
 
-    def read(inputs: Tensors) -> list[Any]:
+    def read(inputs: Tensors) -> list[Tensor]:
         return reader.encode(inputs["ids"], requests.in_row(inputs))
 
     def encode(inputs: Tensors) -> Tensors:
@@ -36,14 +35,14 @@ def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict
 
         excluded_ids = model.vocabulary.unknown_ids
 
-        def step(tokens: Any, states: list[Any]) -> tuple[Any, Any, list[Any]]:
+        def step(tokens: Tensor, states: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
             logits, states = reader.advance(tokens, [*constants, *states])
             return *likeliest_words(logits[:, -1], width, excluded_ids), states
 
         running, eos_id = inputs["lengths"] > 0, model.vocabulary.require_eos()
-        search = Search(xp=ops, eos_id=eos_id, **settings)
+        search = Search(eos_id=eos_id, **settings)
         first_ids = tf.fill(tf.shape(running), eos_id)
-        finished, _ = search_in_graph(search, step, encoded[count:], first_ids, is_running=running)
+        finished, _ = search.run(step, encoded[count:], first_ids, running)
         return _outputs(finished, settings["n_best"], eos_id)
 
     return {"encode": (encode, rows), "translate": (translate, {**rows, **declared})}
@@ -63,7 +62,7 @@ def settings_of(words: int, bound: int) -> dict[str, Input]:
     }
 
 
-def _outputs(finished: Finished, n_best: Any, eos_id: int) -> Tensors:
+def _outputs(finished: Finished, n_best: Tensor, eos_id: int) -> Tensors:
     """Return the answer of `translate`; `<eos>` and 0 stand where there is no hypothesis."""
     is_wanted = tf.range(tf.shape(finished.lengths)[1]) < n_best[:, None]
     there = is_wanted & (finished.normalized_scores > NONE)
