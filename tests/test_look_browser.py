@@ -156,14 +156,6 @@ def test_the_switches_change_colours_and_predictions(browser):
     assert len(seen) == 4
 
 
-def test_higher_surprisal_has_a_later_colour_of_the_scale(browser):
-    bits = browser.data["readings"][0]["bits"]
-    steps = [int(browser.word(i).get_attribute("class").split("s")[-1][0]) for i in range(20)]
-    for one, two in zip(np.argsort(bits[:20]), np.argsort(bits[:20])[1:]):
-        assert steps[one] <= steps[two]
-    assert len(set(steps)) > 1
-
-
 def test_the_difference_is_that_of_the_two_readings_that_are_chosen(browser):
     browser.choose("difference")
     assert not browser.find("#models").is_displayed() and browser.find("#pair").is_displayed()
@@ -257,17 +249,6 @@ def test_a_narrow_screen_shows_the_details_on_demand_and_does_not_scroll_sideway
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
-def test_dark_and_light_have_their_own_colours(browser):
-    seen = []
-    for scheme in ("light", "dark"):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        seen.append(browser.run("getComputedStyle(document.body).backgroundColor"))
-        assert len(set(browser.colours())) > 2
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert seen == ["rgb(244, 245, 247)", "rgb(15, 18, 24)"]
-
-
 def test_the_text_stands_as_it_was_written_and_runs_no_script(driver, tmp_path):
     text = "Ü  a\tb\n\n</script><script>document.title = 'broken'</script> <b>&amp;</b>\n"
     page = dualnet.look(a_model("lstm", 5, ByteTokenizer()), text)
@@ -301,26 +282,6 @@ def test_units_and_words_are_switched_and_a_word_has_the_sum_of_its_units(driver
     browser.run("document.querySelectorAll('.w')[6].click()")
     browser.choose("unit")
     assert browser.texts(".w.here") == ["l"]
-
-
-def test_a_short_text_fills_its_panel_and_white_space_has_no_colour(driver, tmp_path):
-    page = dualnet.look(a_model("lstm", 5), "the cat sees the dog\n")
-    browser = Browser(driver).open(page, tmp_path)
-    size = float(browser.run("getComputedStyle(document.querySelector('#text')).fontSize")[:-2])
-    assert size > 25
-    browser.open(dualnet.look(a_model("lstm", 5), TEXT * 8), tmp_path)
-    assert browser.run("getComputedStyle(document.querySelector('#text')).fontSize") == "18px"
-    assert browser.run(
-        "Array.from(document.querySelectorAll('.w')).every("
-        "w => w.textContent.trim() === w.textContent && w.getClientRects().length === 1)"
-    )
-
-
-def test_the_first_word_is_in_the_chart(driver, tmp_path):
-    browser = Browser(driver).open(made_up([[12.0, *[1.0] * 99]]), tmp_path)
-    places = browser.run("document.querySelector('#plot path').getAttribute('d')")
-    heights = [float(point.split()[1]) for point in places[1:].split("L")]
-    assert 10 < heights[0] < heights[1] < heights[-1]
 
 
 def test_a_long_text_is_written_once_and_pointing_at_a_word_touches_that_word_alone(

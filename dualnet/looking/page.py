@@ -14,6 +14,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath, finite
 from dualnet._fields import documented
 from dualnet._files import check_output_file, write_whole
+from dualnet.adaptation import GradientStatistics
 from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.words import words_of
@@ -25,6 +26,7 @@ from dualnet.text import UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
 MOST_UNITS = 20_000  # of a page, which a browser shows without delay
+Data = dict[str, Any]  # what `page.js` reads, JSON-serialisable
 HEIGHT = 760  # of a page in a notebook, in pixels
 
 
@@ -53,7 +55,7 @@ class Page:
     """
 
     html: str = dataclasses.field(repr=False)
-    perplexities: list[dict[str, Any]]
+    perplexities: list[dict[str, object]]
     units: int
     segment: int | None = None
 
@@ -68,9 +70,17 @@ class Page:
         return f'<iframe srcdoc="{source}" title="Models reading a text" {style}></iframe>'
 
 
+Model = LanguageModel | StrPath
+Models = Model | Sequence[Model] | Mapping[str, Model] | None
+
+
 @documented(Looking)
 def look(
-    models: Any = None, text: str | None = None, *, statistics: Any = None, **settings: Any
+    models: Models = None,
+    text: str | None = None,
+    *,
+    statistics: GradientStatistics | None = None,
+    **settings: Any,
 ) -> Page:
     """Return a page that shows models reading `text`.
 
@@ -108,25 +118,24 @@ def look(
         raise ArgumentError("text", required)
     request = Looking.of(settings)
     request.check_adapts({"statistics": statistics})
-    adapt, temperature = request.adapt, request.temperature
     check_reading(text)
     check_text("text", text)
-    named = _named(models)
-    named |= {n: Run.open(m) for n, m in named.items() if isinstance(m, (str, os.PathLike))}
-    loaded = {n: model.model() if isinstance(model, Run) else model for n, model in named.items()}
+    runs = {  # opened before the first model is loaded
+        name: Run.open(model) if isinstance(model, (str, os.PathLike)) else model
+        for name, model in _named(models).items()
+    }
+    loaded = {name: run.model() if isinstance(run, Run) else run for name, run in runs.items()}
     tokenizer = _shared_tokenizer(loaded)
     ids, offsets = tokenizer.encode_with_offsets(text)
     _check_units(ids, tokenizer)
     stream = np.append(np.int32(tokenizer.require_eos()), ids)
-    learning: Any = {"rule": request.rule, **request.learning(), "adapt": request.adapt_weights}
-    dynamic = DynamicEvaluating(temperature=temperature, **learning)
-    readings = {
-        name: [
-            read(model, stream, temperature=temperature, request=of_kind, statistics=statistics)
-            for of_kind in ([None, dynamic] if adapt else [None])
-        ]
-        for name, model in loaded.items()
-    }
+    temperature = request.temperature
+    readings = {name: [read(model, stream, temperature)] for name, model in loaded.items()}
+    if request.adapt:
+        learning = {**request.learning(), "rule": request.rule, "adapt": request.adapt_weights}
+        dynamic = DynamicEvaluating(temperature=temperature, **learning)
+        for name, model in loaded.items():
+            readings[name].append(read(model, stream, temperature, dynamic, statistics))
     data = _data(text, tokenizer, ids, offsets, readings)
     perplexities = [
         {"name": name, **dict(zip(KINDS, [reading.perplexity for reading in of]))}
@@ -141,7 +150,7 @@ NAMED = ("likeliest", "favoured")  # columns of ids
 DIGITS = {"bits": 5, "probabilities": 6, "gates": 4, "shares": 4}
 
 
-def _named(models: Any) -> dict[str, Any]:
+def _named(models: Models) -> dict[str, Model]:
     """Return the models and paths of models by names that differ."""
     if models is None:
         models = require_shipped("models")
@@ -156,7 +165,7 @@ def _named(models: Any) -> dict[str, Any]:
             message = f"must have names that differ as text. Received: {list(models)}."
             raise ArgumentError("models", message)
         return by_name
-    named: dict[str, Any] = {}
+    named: dict[str, Model] = {}
     short = [_name(model) for model in models]
     for model, base in zip(models, short):
         if short.count(base) > 1 and isinstance(model, (str, os.PathLike)):
@@ -166,10 +175,10 @@ def _named(models: Any) -> dict[str, Any]:
     return named
 
 
-def _name(model: Any) -> str:
+def _name(model: Model) -> str:
     if isinstance(model, (str, os.PathLike)):
         return Path(os.path.abspath(model)).name.removesuffix(".keras")
-    return str(getattr(model, "name", model))
+    return str(getattr(model, "name", model))  # or what is none, which is refused later
 
 
 def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
@@ -204,7 +213,7 @@ def _data(
     ids: np.ndarray,
     offsets: np.ndarray,
     readings: Mapping[str, Sequence[Reading]],
-) -> dict[str, Any]:
+) -> Data:
     """Return the data of the page, JSON-serialisable.
 
     The names of units stand once, in `names`; all else refers to them by id.
@@ -264,15 +273,16 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _rendered(data: Mapping[str, Any]) -> str:
+def _rendered(data: Data) -> str:
     import jinja2
     from markupsafe import Markup
 
     def asset(name: str) -> str:
         return (resources.files("dualnet.looking") / name).read_text("utf-8")
 
-    settings: Any = {"keep_trailing_newline": True, "undefined": jinja2.StrictUndefined}
-    environment = jinja2.Environment(autoescape=True, **settings)
+    environment = jinja2.Environment(
+        autoescape=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+    )
     # `tojson` escapes <, > and &, so that no text can end the script that it stands in.
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment.from_string(asset("page.html")).render(

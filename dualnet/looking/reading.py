@@ -2,11 +2,13 @@
 
 import contextlib
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from keras import ops
 
+from dualnet._types import Tensors
+from dualnet.adaptation import GradientStatistics
 from dualnet.adaptation.dynamic import learning
 from dualnet.builders import Graph, LanguageModel, questions, reader_of, token_losses
 from dualnet.evaluation import scoring
@@ -39,10 +41,9 @@ class Reading(NamedTuple):
 def read(
     model: LanguageModel,
     stream: np.ndarray,
-    *,
     temperature: float,
     request: DynamicEvaluating | None = None,
-    statistics: Any = None,
+    statistics: GradientStatistics | None = None,
 ) -> Reading:
     """Return the predictions of `model` for all ids of `stream` but the first, from the zero state.
 
@@ -60,8 +61,8 @@ def read(
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
         pieces: list[dict[str, np.ndarray]] = []
         reader, lengths = reader_of(learner, _predictions), [len(stream) - 1]
-        sizes: Any = {"rows": 1, "steps": steps, "temperature": temperature}
-        for [(_, _, start)], answer in scoring.segments(reader, [stream], lengths, **sizes):
+        answers = scoring.segments(reader, [stream], lengths, 1, steps, temperature)
+        for [(_, _, start)], answer in answers:
             piece = stream[start : start + steps + 1]
             pieces.append({name: array[0, : len(piece) - 1] for name, array in answer.items()})
             if learn is not None:
@@ -73,10 +74,10 @@ def read(
     return Reading(perplexity_of(losses), segment, whole)
 
 
-def _predictions(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+def _predictions(graph: Graph, segment: Tensors) -> Tensors:
     """Answer with the columns of `Reading`, as logarithms and losses, and ranks from 0 on."""
     tokens, targets, head = segment["tokens"], segment["targets"], graph.head
-    answer: dict[str, Any] = {}
+    answer: Tensors = {}
     if isinstance(head, DOCOutput):
         features, *states = graph.body([tokens, *segment["states"]])
         logits = head(features)
