@@ -50,7 +50,7 @@ def load_job(name: StrPath) -> Job:
     file = os.fspath(name)
     try:
         return _job(read_toml(file, what="A job"), Path(name).stem, file)
-    except (ArgumentError, TypeError) as error:  # a value of another kind
+    except (ArgumentError, AttributeError, TypeError) as error:  # a value of another kind
         raise ValueError(f"{file}: {error}") from None
 
 

@@ -303,6 +303,8 @@ def _check(job: Job) -> None:
         known += [*Learning.names(), *Cache.names()]
     elif job.kind == "gate":
         known = [*Gate.names(), *Recipe.names()]
+    elif not job.model:
+        raise ArgumentError("model", "must be given for a job of the kind 'training'.")
     else:
         known = [*zoo.known_arguments(zoo.card(job.model)), *Recipe.names()]
     solved = job.solved_sizes if job.parameters else ()
