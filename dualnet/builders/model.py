@@ -17,7 +17,6 @@ from dualnet.builders.batches import as_state, as_tokens, check_call, check_targ
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Perplexity, token_losses
 from dualnet.builders.parts import check_imported, modules_of
-from dualnet.builders.sharing import reading
 from dualnet.builders.stream_state import StreamState
 from dualnet.cards import all_arguments
 from dualnet.devices import check_rows, divided, num_devices
@@ -636,8 +635,6 @@ class LanguageModel(ClearsAllGradients):
             required = "must hold no padding, which this model would read as words."
             received = f"Received: {type(data).__name__}. Build the model with padded=True."
             raise ArgumentError("x", f"{required} {received}")
-        with reading(self.core.weights):
-            pass  # refuses a model that learns in another thread
         stream.faults.clear()
         if batch_size is not None:
             check_count("batch_size", batch_size, least=1)
@@ -702,10 +699,6 @@ class LanguageModel(ClearsAllGradients):
                 self.test_function = None
 
     # --- saving
-
-    def save_own_variables(self, store):
-        with reading(self.core.weights):  # refuses a model that learns in another thread
-            super().save_own_variables(store)
 
     def without_optimizer(self, graph=None):
         """Return a model of the same layers, or of another `graph`, without an optimizer.

@@ -12,7 +12,6 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.sharing import reading
 from dualnet.cards import with_vocabulary_size
 
 Shape = tuple[int, ...]
@@ -313,10 +312,9 @@ def check_language_model(name: str, model: LanguageModel) -> None:
 def checksum_of(model: LanguageModel) -> str:
     """Return the SHA-256 of the weights of a model, and of its vocabulary."""
     digest = hashlib.sha256()
-    with reading(model.core.weights):
-        for name, weight in names_in(model.core).items():
-            digest.update(name.encode())
-            digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
+    for name, weight in names_in(model.core).items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(keras.ops.convert_to_numpy(weight)).tobytes())
     digest.update(model.vocabulary.sha256.encode() if model.vocabulary else b"")
     return digest.hexdigest()
 

@@ -9,7 +9,6 @@ from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.sharing import reading
 from dualnet.builders.stations import WRAPPERS, Cache, Gate, state_inputs, without_regularization
 from dualnet.builders.weights import check_language_model, copy_weight, weight_names
 from dualnet.cards import with_members
@@ -145,10 +144,9 @@ def _rebuild(model: LanguageModel, changes: Mapping[str, Any]) -> LanguageModel:
 def copy_weights(source: LanguageModel, target: LanguageModel, prefix: str = "") -> None:
     """Copy the weights of `source` to those of `target` that have its names behind `prefix`."""
     places = weight_names(target)
-    with reading(source.core.weights):
-        for name, weight in weight_names(source).items():
-            if prefix + name in places:  # the logits need no weights of past decoding
-                copy_weight(weight, places[prefix + name])
+    for name, weight in weight_names(source).items():
+        if prefix + name in places:  # the logits need no weights of past decoding
+            copy_weight(weight, places[prefix + name])
 
 
 @documented(Gate, Cache)

@@ -22,6 +22,8 @@ class DropoutReader(Reader):
     `masks_differ_by_row` says whether each row of a batch draws its own masks.
     """
 
+    is_pure = False  # the random states go on
+
     def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
         arguments = _scaled_rates(model.arguments, dropout_scale)
         rates = (pair for own in all_arguments(arguments) for pair in own.items())
