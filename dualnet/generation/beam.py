@@ -154,16 +154,16 @@ def beam_search(
         log_p[:, excluded] = NONE
         return *_top_k(ops.convert_to_tensor(log_p), min(beam, log_p.shape[-1])), states
 
-    search = Search(
-        beam=np.array([beam]),
-        n_best=np.array([n_best]),
-        length_normalization=np.array([float(request.length_normalization)]),
-        max_tokens=limits,
-        eos_id=eos_id,
-        sizes=(beam, n_best, int(limits.max())),
-    )
     with double_precision():
-        progress = search.start(states, first_ids)
+        search = Search(
+            beam=ops.full((1,), beam, "int32"),
+            n_best=ops.full((1,), n_best, "int32"),
+            length_normalization=ops.full((1,), float(request.length_normalization), "float64"),
+            max_tokens=ops.convert_to_tensor(limits, "int32"),
+            eos_id=eos_id,
+            sizes=(beam, n_best, int(limits.max())),
+        )
+        progress = search.start(states, ops.convert_to_tensor(first_ids, "int32"))
         while search.is_open(*progress):
             progress = search.advance(likeliest, *progress)
         finished = Finished(*map(ops.convert_to_numpy, progress[-2]))
@@ -300,6 +300,7 @@ class Search:
 
     def _normalized(self, scores: Tensor, lengths: Tensor) -> Tensor:
         # A negative power underflows to 0, where a positive one would be infinite; -inf * 0 is nan.
+        lengths = ops.cast(lengths, "float64")
         factor = ops.power(lengths, -self.length_normalization[:, None])
         return ops.where(scores > NONE, ops.maximum(scores, -1e300) * factor, NONE)
 
@@ -362,7 +363,7 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
         limits = {name: segment[name][:, 0] for name in ("max_tokens", "length_normalization")}
         sizes = beam, n_best, ops.shape(segment["max_tokens"])[1]
         first_ids = segment["first_ids"][:, 0]
-        beams = {"beam": np.array([beam]), "n_best": np.array([n_best])}
+        beams = {"beam": ops.full((1,), beam, "int32"), "n_best": ops.full((1,), n_best, "int32")}
         search = Search(eos_id=eos_id, **beams, **limits, sizes=sizes)
         count = graph.constants
         # All hypotheses of a sentence share what was read of its source.
