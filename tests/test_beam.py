@@ -9,6 +9,7 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
+from dualnet.builders.sharing import predict
 from dualnet.generation import beam_search, ensemble_step, sampling
 from dualnet.text import Vocabulary
 from tests.checks import strong
@@ -22,7 +23,7 @@ def language_model_step(model):
     """Return the step of `model` for `beam_search`, on states that are NumPy arrays."""
 
     def step(tokens, states):
-        logits, *states = model.core.predict_on_batch([tokens, *states])
+        logits, *states = predict(model.core, [tokens, *states])
         return log_softmax(logits[:, -1]), states
 
     return step
