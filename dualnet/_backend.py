@@ -9,6 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet._checks import ArgumentError
+
 _gradient_numbers = itertools.count()  # make the names registered with TensorFlow unique
 
 
@@ -271,6 +273,39 @@ def restoring(variables, *, keep=False):
         yield
         if keep:
             stack.pop_all()
+
+
+def present_values(variables):
+    """Return the values of `variables`; raise `ArgumentError` if a `fit` on JAX has taken them.
+
+    There, Keras takes the weights of a model that is in training away until an epoch ends, and
+    would give their initial values instead.
+    """
+    if keras.config.backend() != "jax":
+        return [variable.value for variable in variables]
+    values = [variable._value for variable in variables]
+    if any(value is None or value.is_deleted() for value in values):
+        way_out = "On JAX, read it after an epoch, or in a callback by way of `self.model`."
+        raise ArgumentError("model", f"must not be in `fit` meanwhile. {way_out}")
+    return values
+
+
+def read_weights(function, variables, *arguments):
+    """Return what a `jitted` function answers, given the values of lists of `variables`."""
+    values = [present_values(group) for group in variables]
+    try:
+        return function(values, *arguments)
+    except (RuntimeError, ValueError):
+        for group in variables:  # taken by a `fit` since
+            present_values(group)
+        raise
+
+
+def jitted(function):
+    """Return `function` compiled by JAX."""
+    import jax
+
+    return jax.jit(function)
 
 
 def top_k(values, count):

@@ -17,13 +17,13 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath, check_count
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
-from dualnet.adaptation.dynamic import DynamicEvaluation, not_finite, result_of
+from dualnet.adaptation.adapted_copy import not_finite
+from dualnet.adaptation.dynamic import DynamicEvaluation, result_of
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import segments_of, with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
-from dualnet.builders.sharing import reading
 from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
@@ -82,10 +82,9 @@ class _Kind:
         own = names_in(self.twin.graph.core)
         ends = np.cumsum(self.lesson.sizes)[:-1]
         learnt = self.lesson.which.weights.items()
-        with reading(model.core.weights):
-            copy_weights(model, self.twin)
-            for (name, weight), part in zip(learnt, np.split(memory, ends)):
-                own[name].assign(keras.ops.convert_to_numpy(weight) + part.reshape(weight.shape))
+        copy_weights(model, self.twin)
+        for (name, weight), part in zip(learnt, np.split(memory, ends)):
+            own[name].assign(keras.ops.convert_to_numpy(weight) + part.reshape(weight.shape))
         return self.twin
 
 

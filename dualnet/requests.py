@@ -251,7 +251,7 @@ class Adapting(Learning):
 
     adapt: bool = False
     """bool. Learn from each text, in one step, after it is scored, as in `dynamic_evaluation` by
-    sentence. The weights are restored at the end, and on error."""
+    sentence. The model itself does not change."""
 
     adapt_weights: str | Sequence[str] | None = field(
         None, check_weights, nargs="+", metavar="WEIGHTS"
@@ -302,7 +302,7 @@ class Looking(Scoring, Adapting):
 
     adapt: bool = False
     """bool. Read the text with each model a second time, in which it learns from each segment after
-    it is scored, as in `dualnet.dynamic_evaluation`. The weights are restored."""
+    it is scored, as in `dualnet.dynamic_evaluation`. The model itself does not change."""
 
 
 MISSING = ("zero", "lowest")
@@ -323,7 +323,7 @@ class Rescoring(Adapting):
 
     adapt: bool = False
     """bool. Learn from the best hypothesis of a list, in one step, before scoring the next list.
-    The weights are restored at the end, and on error."""
+    The model itself does not change."""
 
 
 def check_reading(text: str) -> None:

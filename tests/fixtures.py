@@ -141,7 +141,7 @@ def curves_of_training_are_drawn_once(tmp_path_factory):
 def steps_of_learners_are_not_compiled():
     """A step of a shipped model takes less time than its compilation, which notebooks show."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualnet.adaptation.learner.LEAST_WEIGHTS", 10**9)
+        patch.setattr("dualnet.adaptation.adapted_copy.LEAST_WEIGHTS", 10**9)
         yield
 
 

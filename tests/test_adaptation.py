@@ -1,5 +1,3 @@
-import concurrent.futures
-import functools
 import warnings
 from unittest import mock
 
@@ -11,10 +9,8 @@ from keras import ops
 import dualnet
 from dualnet import rescoring, zoo
 from dualnet.adaptation import GradientStatistics, dynamic_evaluation, rules
-from dualnet.adaptation.dynamic import learning
-from dualnet.adaptation.learner import SegmentLearner
+from dualnet.adaptation.adapted_copy import AdaptedCopy
 from dualnet.adaptation.rules import DecayToPrior
-from dualnet.requests import DynamicEvaluating
 from dualnet.text import Vocabulary
 from tests.checks import assert_close, assert_same, few_elsewhere, gradients, once, small, values
 
@@ -265,7 +261,7 @@ def test_sentences_of_many_lengths_are_learnt_from_in_few_shapes(model, monkeypa
         shapes.add(segment["tokens"].shape)
         return {"loss": 1.0, "losses": np.ones(segment["tokens"].shape)}
 
-    monkeypatch.setattr(SegmentLearner, "train_on_batch", step)
+    monkeypatch.setattr(AdaptedCopy, "train_on_batch", step)
     text = model.vocabulary.encode("".join("a " * length + "\n" for length in range(60)))
     found = dualnet.dynamic_evaluation(model, text, by_sentence=True)
     assert found.segment_lengths.tolist() == [*range(1, 61)] and len(shapes) == 15
@@ -328,9 +324,9 @@ def test_a_model_that_learns_again_learns_as_one_that_never_did(model, tokens, r
         statistics = [{"statistics": one} for one in found]
     other_step = {"beta_1": 0.5} if rule == "nadam" else {"decay": 0.1}
     settings = {"rule": rule, "learning_rate": 0.02, "sequence_length": 5, "keep": True}
-    learners, step = [], SegmentLearner.train_on_batch
+    learners, step = [], AdaptedCopy.train_on_batch
     monkeypatch.setattr(
-        SegmentLearner, "train_on_batch",
+        AdaptedCopy, "train_on_batch",
         lambda self, *args, **options: learners.append(self) or step(self, *args, **options),
     )  # fmt: skip
     changes = [statistics[0], {**statistics[1], "learning_rate": 0.01}, other_step | statistics[0]]
@@ -355,12 +351,12 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
     plain = dualnet.dynamic_evaluation(model, tokens, **settings)
     same = zoo.build("lstm", vocabulary_size=WORDS, units=2)
     same.set_weights(values(model))
-    monkeypatch.setattr("dualnet.adaptation.learner.LEAST_WEIGHTS", 1)
-    compile_step = SegmentLearner.compile
+    monkeypatch.setattr("dualnet.adaptation.adapted_copy.LEAST_WEIGHTS", 1)
+    compile_step = AdaptedCopy.compile
     tf.config.run_functions_eagerly(False)
     try:
         patch = {"autospec": True, "side_effect": compile_step}
-        with mock.patch.object(SegmentLearner, "compile", **patch) as compiled:
+        with mock.patch.object(AdaptedCopy, "compile", **patch) as compiled:
             found = dualnet.dynamic_evaluation(same, tokens, **settings)
     finally:
         tf.config.run_functions_eagerly(True)
@@ -370,7 +366,7 @@ def test_a_large_model_has_the_same_losses_in_a_compiled_step(tokens, monkeypatc
 
 def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
     before = values(model)
-    step = SegmentLearner.train_on_batch
+    step = AdaptedCopy.train_on_batch
     calls = []
 
     def failing(self, *arguments, **options):
@@ -379,7 +375,7 @@ def test_the_weights_are_restored_after_an_error(model, tokens, monkeypatch):
         calls.append(step(self, *arguments, **options))
         return calls[-1]
 
-    monkeypatch.setattr(SegmentLearner, "train_on_batch", failing)
+    monkeypatch.setattr(AdaptedCopy, "train_on_batch", failing)
     with pytest.raises(KeyboardInterrupt):
         dualnet.dynamic_evaluation(model, tokens, learning_rate=0.1, sequence_length=5)
     assert len(calls) == 2
@@ -534,27 +530,3 @@ def test_every_adaptation_that_diverges_keeps_nothing(model, use):
     with pytest.raises(ValueError, match="finite.*smaller.*learning_rate|learning_rate.*finite"):
         USES[use](model, adapt=True, rule="sgd", learning_rate=1e38, decay=0.0, **length)
     assert_close(values(model), before, rtol=0, atol=0)
-
-
-@once
-def test_other_threads_do_not_use_a_model_while_it_learns(model, tokens):
-    model.compile("sgd")
-    before = dualnet.perplexity(model, tokens)
-    request = DynamicEvaluating.of({"rule": "sgd", "learning_rate": 0.1, "sequence_length": 5})
-    uses = {
-        "perplexity": lambda: dualnet.perplexity(model, tokens),
-        "fit": lambda: model.train_on_batch(tokens[None, :-1], tokens[None, 1:]),
-        "dynamic": lambda: dynamic_evaluation(model, tokens, rule="sgd", learning_rate=0.1),
-        **{name: functools.partial(use, model) for name, use in USES.items()},
-    }
-    model.vocabulary = WORDS_OF_MODEL
-    with learning(model, request) as (learn, *_):
-        learn(tokens[:6])
-        assert dualnet.perplexity(model, tokens) != before  # in the thread that learns
-        with concurrent.futures.ThreadPoolExecutor(1) as other:
-            for use in uses.values():
-                with pytest.raises(ValueError, match="`model` must not be learning"):
-                    other.submit(use).result()
-        with pytest.raises(ValueError, match="must not be learning already"):
-            uses["dynamic"]()
-    assert dualnet.perplexity(model, tokens) == before

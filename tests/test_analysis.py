@@ -9,8 +9,7 @@ from keras import ops
 from matplotlib import font_manager
 
 from dualnet import analysis, builders, corpora, plots, zoo
-from dualnet.cli import analysing
-from dualnet.text import Vocabulary, train_tokenizer
+from dualnet.text import Vocabulary
 from tests.checks import array, by_name, normal
 from tests.reference import log_softmax
 
@@ -94,18 +93,6 @@ def test_words_that_are_rare_in_the_training_text_are_left_out(gated):
     favoured = analysis.favoured_words(gated, "w3", corpus_tokens=text, least_occurrences=3)
     frequent = [WORDS[i] for i in (2, 7, 9)]
     assert favoured["w3"] == [(word, value) for word, value in ranking if word in frequent]
-
-
-def test_units_with_white_space_are_favoured_shown_and_drawn(gated, monkeypatch, tmp_path):
-    expected = [value for _, value in analysis.favoured_words(gated, "w3", count=COUNT)["w3"]]
-    characters = train_tokenizer([" \t\x00$abcdef"], "characters")
-    monkeypatch.setattr(gated, "_vocabulary", characters)
-    unit = characters.words[WORDS.index("w3")]
-    ((_, pairs),) = analysis.favoured_words(gated, unit, count=COUNT).items()
-    assert [value for _, value in pairs] == expected
-    assert {word for word, _ in pairs} == {*characters}
-    analysis.plot_favoured_words({" ": pairs, "\n": [("\n", 0.5)]}, tmp_path / "units.png")
-    assert [*map(analysing._shown, ("the", " the", "\n"))] == ["the", "' the'", r"'\n'"]
 
 
 def test_a_gate_and_words_that_do_not_fit_are_refused(gated, plain):
@@ -230,7 +217,7 @@ def test_the_qr_reduction_keeps_small_singular_values(plain, monkeypatch):
     left, right = (np.linalg.qr(normal(rng, n, COUNT))[0] for n in (600, COUNT))
     logits = left * 10.0 ** -np.arange(COUNT) @ right.T
     segments = np.array_split(logits, 9)
-    monkeypatch.setattr("dualnet.extras.analysis.ranks.read_outputs", lambda *_: segments)
+    monkeypatch.setattr("dualnet.extras.analysis.read_outputs", lambda *_: segments)
     result = analysis.rank(plain, np.zeros(600, "int32"))
     expected = np.linalg.svd(log_softmax(logits), compute_uv=False)
     assert expected[-1] < 1e-10 * expected[0]  # below 1e-20 in the Gram matrix
@@ -337,19 +324,6 @@ def test_curves_keep_their_first_point_unless_they_are_long(epochs, whole, tmp_p
     labels = [text.get_window_extent() for text in axes.get_yticklabels() if text.get_text()]
     assert len(labels) > 2
     assert all(upper.y0 > lower.y1 for lower, upper in itertools.pairwise(labels))
-
-
-def test_curves_of_one_epoch_show_both_points_at_a_whole_epoch(tmp_path, pictures):
-    plots.plot_curves({"lstm valid": [90.0], "lstm train": [95.0]}, tmp_path / "curves.png")
-    axes = pictures[0].axes[0]
-    assert all(line.get_marker() in ("o", ".") for line in axes.lines)
-    assert [tick % 1 for tick in axes.get_xticks()] == [0] * len(axes.get_xticks())
-
-
-def test_a_single_point_is_in_the_middle_of_its_scale(tmp_path, pictures):
-    plots.plot_curves({"lstm valid": [90.0]}, tmp_path / "curves.png", cut=True)
-    low, high = pictures[0].axes[0].get_ylim()
-    assert low < 90 < high
 
 
 @pytest.mark.parametrize("tokens", [1, 30, 3000])

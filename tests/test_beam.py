@@ -9,7 +9,6 @@ from keras import ops
 
 import dualnet
 from dualnet import zoo
-from dualnet.builders.sharing import predict
 from dualnet.generation import beam_search, ensemble_step, sampling
 from dualnet.text import Vocabulary
 from tests.checks import strong
@@ -23,7 +22,7 @@ def language_model_step(model):
     """Return the step of `model` for `beam_search`, on states that are NumPy arrays."""
 
     def step(tokens, states):
-        logits, *states = predict(model.core, [tokens, *states])
+        logits, *states = model.core.predict_on_batch([tokens, *states])
         return log_softmax(logits[:, -1]), states
 
     return step

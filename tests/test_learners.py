@@ -13,7 +13,6 @@ import pytest
 import dualnet
 from dualnet import zoo
 from dualnet.builders import encoder_decoder
-from dualnet.builders.sharing import changing
 from dualnet.layers import adaptation_matrix
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
@@ -434,25 +433,6 @@ def test_a_learner_writes_and_is_saved_while_another_one_reads(model, ids, tmp_p
         finally:
             stop.set()
         reading.result()
-
-
-def test_of_a_model_that_adapts_in_another_thread_nothing_is_saved_or_copied(model, ids, tmp_path):
-    one = learner(model)
-    one.read(ids[0])
-    one.save(tmp_path / "before")
-    calls = [
-        lambda: one.save(tmp_path / "one"),
-        lambda: one.generate("w1", seed=1, max_tokens=2),
-        lambda: Learner.load(tmp_path / "before", model),
-        lambda: model.save(tmp_path / "model.keras"),
-        lambda: model.save_weights(tmp_path / "model.weights.h5"),
-        lambda: dualnet.ensemble([model, model]),
-    ]
-    with changing(model.core.weights), concurrent.futures.ThreadPoolExecutor(1) as pool:
-        for call in calls:
-            with pytest.raises(dualnet.ArgumentError, match="must not be learning in another thr"):
-                pool.submit(call).result()
-    assert not (tmp_path / "one").exists()
 
 
 # --- other models

@@ -28,7 +28,7 @@ python_reference.split_texts = lambda: short
 FIRST = {
     "change_one_equation": SHORT_TEXT,
     # The quickstart compiles the steps of such a model.
-    "look_and_adapt": "import dualnet.adaptation.learner as learner; learner.LEAST_WEIGHTS = 10**9",
+    "look_and_adapt": "import dualnet.adaptation.adapted_copy as step; step.LEAST_WEIGHTS = 10**9",
     "quickstart": SHORT_TEXT,
     # All of the validation text: read as one stream, its perplexity is nearly that of 32 streams.
     "search": SHORT_TEXT.replace('"valid": 12', '"valid": 1') + """

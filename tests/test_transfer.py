@@ -203,6 +203,8 @@ def test_a_model_of_which_nothing_matches_is_refused():
     with pytest.raises(ValueError, match="Build the target with layers and sizes"):
         dualnet.transfer(source, target)
     assert target.vocabulary is None
+    with pytest.raises(ValueError, match="`target` must be a LanguageModel.*of type Functional"):
+        dualnet.transfer(source, target.core)
 
 
 # --- from other programs
@@ -237,7 +239,11 @@ BIAS = "recurrence_1/cell_1/bias"
             r"1 unknown: rnn\. 2 of another shape: embedding/embeddings \(4, 7\) for \(7, 4\), "
             rf"{BIAS} \(4, 4\) for \(16,\)\.",
         ),
+        ({BIAS: ["1"] * 16}, False, f"not read as real numbers: {BIAS}"),
+        ({BIAS: [[1.0], [1.0, 2.0]]}, False, f"not read as real numbers: {BIAS}"),
+        ({BIAS: np.ones(16, complex)}, False, f"not read as real numbers: {BIAS}"),
         ({BIAS: np.full(16, np.nan)}, False, f"1 not finite: {BIAS}"),
+        ({BIAS: np.full(16, 1e300)}, False, f"1 not finite: {BIAS}"),
     ],
 )
 def test_nothing_is_assigned_when_one_name_or_shape_is_wrong(change, partial, message):
@@ -248,6 +254,14 @@ def test_nothing_is_assigned_when_one_name_or_shape_is_wrong(change, partial, me
     with pytest.raises(dualnet.ArgumentError, match=message):
         dualnet.assign(model, arrays, partial=partial)
     assert by_name(model) == before
+
+
+def test_what_is_no_dict_or_no_model_is_refused():
+    with pytest.raises(ValueError, match="`arrays` must be a dict.*of type list"):
+        dualnet.assign(build(), [np.ones(3)])
+    for function in (dualnet.weight_names, lambda core: dualnet.assign(core, {})):
+        with pytest.raises(ValueError, match="`model` must be a LanguageModel"):
+            function(build().core)
 
 
 @pytest.mark.slow

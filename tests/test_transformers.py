@@ -116,12 +116,6 @@ def test_another_backend_is_told_the_way_out():
         import dualnet.transformers  # noqa: F401
 
 
-def test_a_translator_is_not_exported(tmp_path):
-    translator = zoo.build("encdec", vocabulary_size=9, units=4)
-    with pytest.raises(ValueError, match="must be 'saved_model' for a model that translates"):
-        exported(translator, tmp_path)
-
-
 OTHER_PROCESS = """
 import sys
 import numpy as np
@@ -503,41 +497,6 @@ def test_minicons_scores_tokens_and_minimal_pairs_as_dualnet(client):
     sums = lm.sequence_score(SENTENCES, reduction=lambda x: x.sum(0).item(), bos_token=True)
     scores = [score.log_probabilities.sum() for score in dualnet.score(model, SENTENCES)]
     np.testing.assert_allclose(sums, scores, rtol=1e-5)
-
-
-@on_torch
-def test_surprisal_leaves_out_the_end_of_a_text_alone(client):
-    surprisal = pytest.importorskip("surprisal", reason=REASON)
-    model, folder = client
-    lm = surprisal.AutoHuggingFaceModel.from_pretrained(folder, model_class="causal")
-    for text in SENTENCES:
-        [found] = lm.surprise(text)
-        ids = np.insert(model.vocabulary.encode(text), 0, model.vocabulary.eos_id)
-        # The package takes `<eos>` for its padding, and so for impossible.
-        p = array(keras.ops.softmax(model(ids[None, :-1])))[0]
-        rest = 1 - p[:, model.vocabulary.eos_id]
-        expected = dualnet.score(model, text).log_probabilities - np.log(rest)
-        values = np.array(found.surprisals, float)
-        np.testing.assert_allclose(values, -expected, rtol=1e-4, atol=1e-4)
-
-
-@on_torch
-def test_the_babylm_pipeline_ranks_sentences_as_dualnet(client, tmp_path):
-    model, folder = client
-    # As its module `sentence_zero_shot` does: offsets, padding on the right, sums over a sentence.
-    AutoTokenizer.from_pretrained(folder, add_bos_token=True).save_pretrained(tmp_path)
-    load = transformers.AutoProcessor.from_pretrained
-    tokenizer = load(tmp_path, padding_side="right", trust_remote_code=True)
-    batch = tokenizer(text=SENTENCES, return_offsets_mapping=True, padding=True)
-    read = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-    ids, mask = (torch.tensor(batch[name]) for name in ("input_ids", "attention_mask"))
-    with torch.no_grad():
-        log_p = read(input_ids=ids, attention_mask=mask)["logits"].log_softmax(-1)[:, :-1]
-    found = (log_p.gather(-1, ids[:, 1:, None])[..., 0] * mask[:, 1:]).sum(1)
-    scores = [score.log_probabilities.sum() for score in dualnet.score(model, SENTENCES)]
-    np.testing.assert_allclose(found, scores, rtol=1e-5)
-    ends = [max(end for _, end in offsets) for offsets in batch["offset_mapping"]]
-    assert ends == [len(sentence) for sentence in SENTENCES]
 
 
 PAIRS = [

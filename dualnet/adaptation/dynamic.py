@@ -4,24 +4,25 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import keras
 import numpy as np
 from keras import ops
 
 from dualnet._backend import assign_all, restoring
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
-from dualnet.adaptation.learner import SegmentLearner, make_learner
+from dualnet.adaptation.adapted_copy import Adaptation, AdaptedCopy, not_finite
 from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
 from dualnet.adaptation.statistics import GradientStatistics, in_order, statistics_of
 from dualnet.adaptation.step_size import StepSize, segments_of, with_own_settings
-from dualnet.adaptation.weights import Adapted, adapted, unfrozen
-from dualnet.builders import LanguageModel, bucket_length, check_language_model
-from dualnet.builders.sharing import changing
+from dualnet.adaptation.weights import Adapted, adapted
+from dualnet.builders import LanguageModel, check_language_model, names_in
 from dualnet.devices import num_devices, whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
@@ -122,8 +123,8 @@ def dynamic_evaluation(
     first, then the model takes one step on its mean loss, without penalties. By default, all
     trainable weights that the logits depend on are adapted, which excludes those of `PastDecode`;
     in a model with a gate, also the model below, which is frozen in training, and likewise in the
-    members of an ensemble. `adapt` chooses fewer. The weights are restored bit for bit on return
-    and on error, unless `keep`. The rule's own state (moments) starts fresh.
+    members of an ensemble. `adapt` chooses fewer. A copy of the weights adapts; the model itself
+    never changes, unless `keep`. The rule's own state (moments) starts fresh.
 
     By sentence, each segment is a sentence, which ends with `<eos>`, the last one where the text
     ends. Each is read after `<eos>` from the zero state, scored, and learnt from in one step;
@@ -147,8 +148,8 @@ def dynamic_evaluation(
             text, from which it is computed.
         valid: int array `(num_tokens,)`. A validation text, on which to find the learning rate if
             that is not given or "auto"; by default that of the model's RUN.
-        keep: bool. Whether to leave the adapted weights in the model, which has no place for an
-            output bias or a matrix of `adapt`.
+        keep: bool. Whether to assign the adapted weights to the model at the end, which has no
+            place for an output bias or a matrix of `adapt`, and must not have changed meanwhile.
 
     Example:
 
@@ -170,30 +171,37 @@ def dynamic_evaluation(
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if by_sentence else 2)
     if by_sentence:
         check_sentences(model)
-    with learning(
+    with adapting(
         model, request, temperature=request.temperature, statistics=statistics, keep=keep,
         by_text=by_sentence, valid=valid,
-    ) as (learn, used, _):  # fmt: skip
-        rule, length = used.pop("rule"), used.pop("sequence_length")
-        length = None if by_sentence else length
+    ) as adaptation:  # fmt: skip
+        length = None if by_sentence else int(adaptation.settings["sequence_length"])
         segments = segments_of(model, tokens, length)
-        losses = [learn(ids, alone=by_sentence) for ids in segments]
+        losses = [adaptation.learn(ids, alone=by_sentence) for ids in segments]
         result = result_of(
             model,
             [ids[1:] for ids in segments],
             losses,
-            rule=rule,
-            settings={**used, "sequence_length": length, "temperature": request.temperature},
+            rule=adaptation.rule,
+            settings={
+                **adaptation.used(),
+                "sequence_length": length,
+                "temperature": request.temperature,
+            },
             by_sentence=bool(by_sentence),
         )
         # The first segment is read before anything is learnt.
         if np.isinf(result.perplexity) and np.isfinite(perplexity_of(losses[0])):
-            raise not_finite("perplexity", rule, used)
+            raise not_finite("perplexity", adaptation.rule, adaptation.settings)
     return result
 
 
+# Of each model, a copy that nobody adapts, and what its compiled step is made of.
+_idle: WeakKeyDictionary[LanguageModel, tuple[list[Any], AdaptedCopy]] = WeakKeyDictionary()
+
+
 @contextlib.contextmanager
-def learning(
+def adapting(
     model: LanguageModel,
     request: Learning,
     *,
@@ -202,17 +210,11 @@ def learning(
     keep: bool = False,
     by_text: bool = False,
     valid: Any = None,
-) -> Iterator[tuple[Callable[..., np.ndarray], dict[str, Any], Any]]:
-    """Yield the function that learns a segment, the rule and settings that it learns with, and
-    what `reader_of` reads to see what was learnt: the model, or that with the weights added to it.
+) -> Iterator[Adaptation]:
+    """Yield the adaptation of a copy of the weights of `model`, which never changes itself.
 
-    `learn(ids, alone=False, states=None)` scores the ids but the first, takes one step on their
-    mean loss, and returns the loss of each, float32 `(ids - 1,)`. State is carried from segment to
-    segment, or if `alone` is that of `states`, by default zero. Only the last segment may be
-    shorter than one before, unless it is `alone`. When the context ends, the weights are restored,
-    unless `keep` and there was no error.
-
-    `by_text` says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
+    With `keep`, the model has what was learnt when the context ends without an error. `by_text`
+    says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
     """
     request = with_own_settings(model, request, by_text=by_text)
     which = adapted(model, request.which())
@@ -221,66 +223,52 @@ def learning(
         raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
     step_size = StepSize(model, request, by_text=by_text, temperature=temperature, valid=valid)
     rule, settings = step_size.rule, step_size.settings
-    weights = list(which.weights.values())
-    with changing(which.graph.core.weights), restoring(weights, keep=keep):
-        with unfrozen(model), which.learning(), whole_batches():
-            optimizer = _optimizer(which, rule, settings, statistics)
-            learner = make_learner(which.graph, optimizer, batch_size=1)
-            step = [rule, {**settings, "learning_rate": None}, [*map(id, weights)], num_devices()]
-            # The last learner, if it has compiled this step. After an error, none is kept.
-            last_step, last = _learners.pop(model, (None, learner))
-            if last_step == step:
-                assign_all(last.state, learner.state)
-                learner = last
-            longest = 0
-
-            def learn(ids: np.ndarray, *, alone: bool = False, states: Any = None) -> np.ndarray:
-                nonlocal longest
-                count = len(ids) - 1
-                if alone:
-                    learner.stream_state.restart()
-                    if states is not None:
-                        learner.stream_state.write(states)
-                # Each length is compiled. What follows a word has no part in its loss, so that
-                # padding may be any word, if it does not count.
-                longest = bucket_length(count) if alone else max(longest, count)
-                weights, pads = np.ones((1, count), np.float32), ((0, 0), (0, longest - count))
-                segment = {"tokens": ids[None, :-1], "targets": ids[None, 1:], "weights": weights}
-                segment = {name: np.pad(array, pads) for name, array in segment.items()}
-                if temperature != 1:
-                    segment["temperature"] = np.full((1, 1), temperature, np.float32)
-                logs = learner.train_on_batch(segment, return_dict=True)
-                if not math.isfinite(float(logs["loss"])):
-                    raise not_finite("losses", rule, settings)
-                return ops.convert_to_numpy(logs["losses"])[0, :count]
-
-            if step_size.is_open:
-                settings["learning_rate"] = step_size.rate(learner, learn)
-                learner.optimizer.learning_rate = settings["learning_rate"]
-            of_weights = {"adapt": which.items} if which.items else {}
-            used = {"rule": rule, **settings, **of_weights}
-            yield learn, used, which if which.adds else model
-        if keep and not all(np.isfinite(ops.convert_to_numpy(w)).all() for w in weights):
-            raise not_finite("weights", rule, settings)
-        _learners[model] = step, learner
-        if skipped := int(learner.optimizer.skipped):
-            message = f"{skipped} of the updates had gradients that are not finite, and changed"
-            way_out = "Take a smaller learning_rate, or set clipnorm."
-            warnings.warn(f"{message} nothing. {way_out}", stacklevel=3)
+    with whole_batches():
+        optimizer = _optimizer(which, rule, settings, statistics)
+        compiled = [rule, {**settings, "learning_rate": None}, [*which.weights], num_devices()]
+        idle_compiled, copy = _idle.pop(model, (None, None))
+        if copy is None or idle_compiled != compiled:
+            copy = AdaptedCopy(which, optimizer, batch_size=1)
+        else:
+            copy.begin(optimizer)
+        before = _sums(copy.weight_copy.copies) if keep else {}
+        adaptation = Adaptation(copy, rule, settings, which.items, temperature)
+        if step_size.is_open:
+            settings["learning_rate"] = step_size.rate(adaptation)
+            copy.optimizer.learning_rate = settings["learning_rate"]
+        yield adaptation
+        if keep:
+            _keep(adaptation, which.weights, before)
+        _idle[model] = compiled, copy
+    if skipped := int(copy.optimizer.skipped):
+        message = f"{skipped} of the updates had gradients that are not finite, and changed"
+        way_out = "Take a smaller learning_rate, or set clipnorm."
+        warnings.warn(f"{message} nothing. {way_out}", stacklevel=3)
 
 
-def not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentError:
-    received = f"Received: rule={rule!r}, learning_rate={settings['learning_rate']:g},"
-    message = f"must keep the {what} finite. {received} which does not."
-    return ArgumentError("learning_rate", message, " Take a smaller one, or set clipnorm.")
+def _keep(
+    adaptation: Adaptation, weights: Mapping[str, keras.Variable], before: Mapping[str, int]
+) -> None:
+    """Assign to `weights` what their copies learnt, if the `_sums` of all are as `before`."""
+    learnt = [adaptation.copy.weight_copy.copies[name] for name in weights]
+    if not all(np.isfinite(ops.convert_to_numpy(copy)).all() for copy in learnt):
+        raise not_finite("weights", adaptation.rule, adaptation.settings)
+    if _sums(names_in(adaptation.copy.graph.core)) != before:
+        required = "must be False where the model itself changes meanwhile."
+        raise ArgumentError("keep", f"{required} Received: a model with other weights than before.")
+    with restoring(weights.values(), keep=True):  # all of them, or none
+        assign_all(weights.values(), [ops.copy(copy) for copy in learnt])
 
 
-# The last learner of each model, and what its step is made of.
-_learners: WeakKeyDictionary[LanguageModel, tuple[list[Any], SegmentLearner]] = WeakKeyDictionary()
+def _sums(weights: Mapping[str, keras.Variable]) -> dict[str, int]:
+    """Return a checksum of each of `weights`."""
+    return {
+        name: zlib.crc32(ops.convert_to_numpy(weight).tobytes()) for name, weight in weights.items()
+    }
 
 
 def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistics: Any) -> Rule:
-    """Return the optimizer of `rule` for the weights that learn."""
+    """Return the optimizer of `rule` for the weights that adapt."""
     settings = dict(settings)
     length = settings.pop("sequence_length")
     if rule == "rms":

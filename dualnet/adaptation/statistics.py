@@ -8,9 +8,9 @@ import numpy as np
 from keras import ops
 
 from dualnet._checks import ArgumentError, check_count
-from dualnet.adaptation.learner import make_learner
+from dualnet.adaptation.adapted_copy import AdaptedCopy
 from dualnet.adaptation.rules import SquaredGradients
-from dualnet.adaptation.weights import Adapted, adapted, unfrozen
+from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, check_language_model
 from dualnet.corpora import streams
 from dualnet.devices import whole_batches
@@ -82,26 +82,25 @@ def gradient_statistics(
     check_language_model("model", model)
     check_count("batch_size", batch_size, least=1)
     check_count("sequence_length", sequence_length, least=1)
-    with unfrozen(model):
-        which = adapted(model, adapt)
-        return statistics_of(which, tokens, batch_size=batch_size, sequence_length=sequence_length)
+    which = adapted(model, adapt)
+    return statistics_of(which, tokens, batch_size=batch_size, sequence_length=sequence_length)
 
 
 def statistics_of(
     which: Adapted, tokens: Any, *, batch_size: int = 100, sequence_length: int,
     name: str = "tokens",
 ) -> GradientStatistics:  # fmt: skip
-    """Return the `gradient_statistics` of the weights of a model that learn, now unfrozen."""
+    """Return the `gradient_statistics` of the weights of a model that adapt."""
     words = int(which.graph.word_logits.shape[-1])
     tokens = check_tokens(tokens, words, least=batch_size * sequence_length + 1, name=name)
     inputs, targets = streams(tokens, batch_size)
     optimizer = SquaredGradients()
     batches = inputs.shape[1] // sequence_length
-    with which.learning(), whole_batches():
-        learner = make_learner(which.graph, optimizer, batch_size=batch_size)
+    with whole_batches():
+        copy = AdaptedCopy(which, optimizer, batch_size=batch_size)
         for start in range(0, batches * sequence_length, sequence_length):
             segment = slice(start, start + sequence_length)
-            learner.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
+            copy.train_on_batch({"tokens": inputs[:, segment], "targets": targets[:, segment]})
     squares = [ops.convert_to_numpy(total) / batches for total in optimizer.totals]
     if not all(np.isfinite(square).all() for square in squares):
         received = "Received: a model that does not. Train it again with a smaller learning_rate."

@@ -10,9 +10,9 @@ import numpy as np
 
 from dualnet._backend import assign_all, values_of
 from dualnet._checks import ArgumentError, as_texts
-from dualnet.adaptation.learner import SegmentLearner
+from dualnet.adaptation.adapted_copy import Adaptation
 from dualnet.builders import LanguageModel
-from dualnet.builders.wrapping_stations import Cache
+from dualnet.builders.stations import Cache
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
 from dualnet.requests import AUTO, Learning
@@ -21,8 +21,6 @@ TOKENS = 5000  # of the validation text that are read with each learning rate
 MOST = 6  # learning rates that are tried
 FACTORS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)  # of the default of the rule
 LEAST_GAIN = 0.005  # of the perplexity
-
-Learn = Callable[..., np.ndarray]
 
 
 def with_own_settings(model: LanguageModel, request: Learning, *, by_text: bool) -> Learning:
@@ -72,8 +70,8 @@ class StepSize:
             message = f"can be 'auto' for {models}. Received: another model."
             raise ArgumentError("learning_rate", message, way_out)
 
-    def rate(self, learner: SegmentLearner, learn: Learn) -> float:
-        """Return the learning rate that `learner` is to have; its weights are as before."""
+    def rate(self, adaptation: Adaptation) -> float:
+        """Return the learning rate that an adaptation is to have; its copy is as before."""
         others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
         which = None if self.which is None else as_texts(self.which)
         key = {"rule": self.rule, **others, "by_text": self.by_text, "adapt": which}
@@ -92,7 +90,7 @@ class StepSize:
                     raise
                 _say(f"{self.rule!r} learns at its default rate: the RUN's text is not at hand.")
                 return self.settings["learning_rate"]
-            record = {**key, **self._find(learner, learn, segments)}
+            record = {**key, **self._find(adaptation, segments)}
             if kept is not None:
                 kept.keep_rate(record)
         gain = 1 - record["perplexity"] / record["static_perplexity"]
@@ -101,23 +99,22 @@ class StepSize:
                  f"text by {max(gain, 0):.1%} only, whatever the learning rate.")  # fmt: skip
         return record["learning_rate"]
 
-    def _find(
-        self, learner: SegmentLearner, learn: Learn, segments: list[np.ndarray]
-    ) -> dict[str, float]:
+    def _find(self, adaptation: Adaptation, segments: list[np.ndarray]) -> dict[str, float]:
         count = sum(len(ids) - 1 for ids in segments)
         _say(f"Finding the learning rate of {self.rule!r} on {count:,} tokens of validation text")
-        state = [*learner.trainable_variables, *learner.optimizer.variables]
+        copy = adaptation.copy
+        state = [*copy.trainable_variables, *copy.optimizer.variables]
         before = values_of(state)
 
         def restore() -> None:
             assign_all(state, before)
-            learner.stream_state.restart()
+            copy.stream_state.restart()
 
         def loss_of(rate: float) -> float:
             restore()
-            learner.optimizer.learning_rate = rate
+            copy.optimizer.learning_rate = rate
             try:
-                losses = [learn(ids, alone=self.by_text) for ids in segments]
+                losses = [adaptation.learn(ids, alone=self.by_text) for ids in segments]
             except ArgumentError:  # they are not finite
                 return math.inf
             return float(np.concatenate(losses).mean(dtype=np.float64))

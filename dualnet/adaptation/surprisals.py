@@ -10,7 +10,7 @@ import numpy as np
 
 from dualnet._columns import Column, Results, texts_of
 from dualnet._fields import documented
-from dualnet.adaptation.dynamic import learning
+from dualnet.adaptation.dynamic import adapting
 from dualnet.builders import LanguageModel, Question, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
@@ -84,7 +84,7 @@ def surprisals(
     """Yield a function of texts that yields the records of each, and its part in the totals.
 
     It may be called again and again, each time with the number of the first text. With `adapt`,
-    the model learns from each text; the weights are restored when the context ends.
+    a copy of the weights adapts to each text.
     """
     request.check_adapts({"keep": keep or None, "statistics": statistics})
     vocabulary, eos_id = vocabulary_with_eos(model)
@@ -121,13 +121,13 @@ def _tokens(vocabulary: Tokenizer, text: str) -> Words:
 
 @contextlib.contextmanager
 def _reading(
-    model: LanguageModel, request: Surprising, **adapting: Any
+    model: LanguageModel, request: Surprising, **how: Any
 ) -> Iterator[Callable[[list[np.ndarray]], Iterable[np.ndarray]]]:
     """Yield a function of streams that gives -log p of each one's tokens but the first, in nats.
 
     These are float64 `(tokens, 1)` for each stream, or `(tokens, 2)` with the `entropy`. With
-    `adapt`, the model learns from each stream after it is read; `adapting` are arguments of
-    `learning`. Else several streams are read at once.
+    `adapt`, a copy learns from each stream after it is read; `how` are arguments of `adapting`.
+    Else several streams are read at once.
     """
     question: Question = questions.losses
     names, work = ["losses"], scoring.WORK
@@ -144,14 +144,13 @@ def _reading(
     if not request.adapt:
         yield functools.partial(read, model)
         return
-    adapting |= {"temperature": temperature, "by_text": True}
-    with learning(model, request, **adapting) as (learn, _, learner):
+    with adapting(model, request, temperature=temperature, by_text=True, **how) as adaptation:
 
         def one_by_one(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
             for stream in streams:
-                [values] = read(learner, [stream])
+                [values] = read(adaptation.copy, [stream])
                 if len(stream) > 1:
-                    learn(stream, alone=True)
+                    adaptation.learn(stream, alone=True)
                 yield values
 
         yield one_by_one

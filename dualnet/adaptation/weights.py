@@ -1,10 +1,8 @@
 """Which weights of a model learn: all, a station, some by name, or a few that are added."""
 
-import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -46,11 +44,6 @@ class Adapted:
     def adds(self) -> bool:
         """Whether there are weights that the model does not have."""
         return any(_is_added(item) for item in self.items)
-
-    def learning(self) -> AbstractContextManager[None]:
-        """Freeze the weights that do not learn for the duration of the context."""
-        others = [w for name, w in self.trainable.items() if name not in self.weights]
-        return _trainable(others, False)
 
 
 class OutputBias(ConfiguredLayer):
@@ -108,9 +101,9 @@ def adapted(
                 raise ArgumentError("adapt", f"can name one {station!r}. Received: {several}.")
             for item in several:
                 graph = add(graph, item)
-        with unfrozen(model):
-            names = {id(weight): path for path, weight in names_in(graph.core).items()}
-            trainable = {names[id(weight)]: weight for weight in graph.core.trainable_variables}
+        ids = {*map(id, graph.core.trainable_variables), *_frozen(model.core, model.arguments)}
+        names = {id(weight): path for path, weight in names_in(graph.core).items()}
+        trainable = {names[id(w)]: w for w in graph.core.weights if id(w) in ids}
         if not trainable:
             way_out = " Set model.trainable = True, or let 'output_bias' learn."
             required = "must have weights that are trainable, to learn."
@@ -227,30 +220,13 @@ ADDED = {
 }
 
 
-def unfrozen(model: LanguageModel) -> AbstractContextManager[None]:
-    """Make the layers that are frozen below a gate trainable for the duration of the context."""
-    return _trainable(_frozen_layers(model.core, model.arguments), True)
-
-
-@contextlib.contextmanager
-def _trainable(parts: Sequence[Any], value: bool) -> Iterator[None]:
-    """Make weights or layers trainable, or not, for the duration of the context."""
-    parts = [part for part in parts if part.trainable != value]
-    for part in parts:
-        part.trainable = value
-    try:
-        yield
-    finally:
-        for part in parts:
-            part.trainable = not value
-
-
-def _frozen_layers(graph: keras.Model, arguments: Mapping[str, Any]) -> list[keras.layers.Layer]:
-    """Return the layers of `graph` that are frozen below its gate or that of a member."""
+def _frozen(graph: keras.Model, arguments: Mapping[str, Any]) -> set[int]:
+    """Return the weights, as `id`, that are frozen below the gate of `graph` or of a member."""
     if arguments.get("gate", "none") != "none":
-        return [layer for layer in graph.layers if not layer.trainable]
-    return [
-        layer
-        for i, member in enumerate(arguments.get("members", ()), start=1)
-        for layer in _frozen_layers(graph.get_layer(f"member_{i}"), member["arguments"])
-    ]
+        frozen = [layer for layer in graph.layers if not layer.trainable]
+        parts = [part for layer in frozen for part in layer._flatten_layers()]
+        return {id(weight) for part in parts for weight in part._trainable_variables}
+    ids: set[int] = set()
+    for number, member in enumerate(arguments.get("members", ()), start=1):
+        ids |= _frozen(graph.get_layer(f"member_{number}"), member["arguments"])
+    return ids

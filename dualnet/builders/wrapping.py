@@ -1,21 +1,17 @@
 """What stands over whole models: one gate, the mean of several models, a cache."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
-from dualnet._types import Tensor
-from dualnet.builders.composing import without_regularization
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.sharing import reading
-from dualnet.builders.stations import state_inputs
+from dualnet.builders.stations import WRAPPERS, Cache, Gate, state_inputs, without_regularization
 from dualnet.builders.weights import check_language_model, copy_weight, weight_names
-from dualnet.builders.wrapping_stations import WRAPPERS, Cache, Gate
-from dualnet.cards import Arguments, with_members
+from dualnet.cards import with_members
 from dualnet.layers import MeanOfProbabilities
 
 
@@ -30,9 +26,8 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
     if gate.is_used:
         for layer in keras.Model([tokens, *states], logits).layers:
             layer.trainable = False
-        logits, before, after = gate.apply(
-            tokens, logits, hidden, padded=padded, states=len(states)
-        )
+        settings = {"padded": padded, "states": len(states)}
+        logits, before, after = gate.apply(tokens, logits, hidden, **settings)
         states, new_states = states + before, new_states + after
     mean = MeanOfProbabilities(name="mean")(logits) if len(logits) > 1 else logits[0]
     keys = keras.layers.Concatenate(name="hidden")(hidden) if len(hidden) > 1 else hidden[0]
@@ -45,8 +40,8 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
 def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     """Return tokens, states, new states, logits, hidden and padding of models on one input."""
     tokens = keras.Input((None,), dtype="int32", name="tokens")
-    states: list[Tensor] = []
-    new_states: list[Tensor] = []
+    states: list[Any] = []
+    new_states: list[Any] = []
     logits, hidden = [], []
     padded = any(model.padded for model in models)
     for number, model in enumerate(models, start=1):
@@ -138,7 +133,7 @@ def with_cache(
     return cached
 
 
-def _rebuild(model: LanguageModel, changes: Arguments) -> LanguageModel:
+def _rebuild(model: LanguageModel, changes: Mapping[str, Any]) -> LanguageModel:
     """Return `model`, with its weights, built again with `changes` of its arguments."""
     rebuilt = BUILDERS[model.builder](**{**model.arguments, **changes}, name=model.name)
     rebuilt.vocabulary, rebuilt.loss_reduction = model.vocabulary, model.loss_reduction
@@ -149,15 +144,14 @@ def _rebuild(model: LanguageModel, changes: Arguments) -> LanguageModel:
 def copy_weights(source: LanguageModel, target: LanguageModel, prefix: str = "") -> None:
     """Copy the weights of `source` to those of `target` that have its names behind `prefix`."""
     places = weight_names(target)
-    with reading(source.core.weights):
-        for name, weight in weight_names(source).items():
-            if prefix + name in places:  # the logits need no weights of past decoding
-                copy_weight(weight, places[prefix + name])
+    for name, weight in weight_names(source).items():
+        if prefix + name in places:  # the logits need no weights of past decoding
+            copy_weight(weight, places[prefix + name])
 
 
 @documented(Gate, Cache)
 def ensemble_model(
-    *, members: Sequence[Arguments], name: str = "ensemble", **arguments: Any
+    *, members: Sequence[Mapping[str, Any]], name: str = "ensemble", **arguments: Any
 ) -> LanguageModel:
     """Return several models in one, whose probabilities are the mean of theirs.
 

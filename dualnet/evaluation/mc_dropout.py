@@ -10,8 +10,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
 from dualnet.builders import BUILDERS, LanguageModel, Reader, questions
-from dualnet.builders.composing import without_regularization
-from dualnet.builders.stations import PLACES
+from dualnet.builders.stations import PLACES, without_regularization
 from dualnet.cards import all_arguments, with_members
 
 
@@ -22,6 +21,8 @@ class DropoutReader(Reader):
     arguments `..._dropout`, are multiplied by `dropout_scale`; one must not be 0. The attribute
     `masks_differ_by_row` says whether each row of a batch draws its own masks.
     """
+
+    is_pure = False  # the random states go on
 
     def __init__(self, model: LanguageModel, dropout_scale: float) -> None:
         arguments = _scaled_rates(model.arguments, dropout_scale)

@@ -17,8 +17,7 @@ from dualnet._checks import ArgumentError
 from dualnet._columns import Column, ManyTexts, Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet._types import Tensor, Tensors
-from dualnet.builders import Graph, LanguageModel, Question, Reader, reader_of
-from dualnet.builders.sharing import predict
+from dualnet.builders import Graph, LanguageModel, Question, Reader, questions, reader_of
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
 from dualnet.generation.beam import HYPOTHESES, Hypothesis, check_logits, compiled_search
@@ -199,13 +198,14 @@ def read(model: LanguageModel, streams: list[np.ndarray]) -> tuple[np.ndarray, l
     logits = np.zeros((rows, model.vocabulary_size), np.float32)
     states = [np.zeros((rows, size), np.float32) for size in model.state_size]
     steps = max(1, WORK // rows)  # bounds the memory of a long prompt
+    reader = reader_of(model, questions.logits)
     ends = [*range(steps, common, steps), *range(common, longest + 1)]
     for start, end in itertools.pairwise([0, *ends]):
         if end > start:
             unread = (start < lengths)[:, None]
-            new_logits, *new = predict(model.core, [tokens[:, start:end], *states])
-            logits = np.where(unread, new_logits[:, -1], logits)
-            states = [np.where(unread, *pair) for pair in zip(new, states)]
+            answer = reader.predict_on_batch({"tokens": tokens[:, start:end], "states": states})
+            logits = np.where(unread, answer["logits"][:, -1], logits)
+            states = [np.where(unread, *pair) for pair in zip(answer["states"], states)]
     return logits, states
 
 

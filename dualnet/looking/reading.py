@@ -9,7 +9,7 @@ from keras import ops
 
 from dualnet._types import Tensors
 from dualnet.adaptation import GradientStatistics
-from dualnet.adaptation.dynamic import learning
+from dualnet.adaptation.dynamic import adapting
 from dualnet.builders import Graph, LanguageModel, questions, reader_of, token_losses
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of
@@ -52,21 +52,22 @@ def read(
         statistics: As for `dualnet.dynamic_evaluation`.
     """
     with contextlib.ExitStack() as stack:
-        learn, segment, learner = None, None, model
+        adaptation, segment = None, None
         steps = max(1, min(SEGMENT, LOGITS // model.vocabulary_size))
         if request is not None:
-            context = learning(model, request, temperature=temperature, statistics=statistics)
-            learn, settings, learner = stack.enter_context(context)
-            segment = settings["sequence_length"]
+            context = adapting(model, request, temperature=temperature, statistics=statistics)
+            adaptation = stack.enter_context(context)
+            segment = int(adaptation.settings["sequence_length"])
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
         pieces: list[dict[str, np.ndarray]] = []
-        reader, lengths = reader_of(learner, _predictions), [len(stream) - 1]
+        reader = reader_of(adaptation.copy if adaptation else model, _predictions)
+        lengths = [len(stream) - 1]
         answers = scoring.segments(reader, [stream], lengths, 1, steps, temperature)
         for [(_, _, start)], answer in answers:
             piece = stream[start : start + steps + 1]
             pieces.append({name: array[0, : len(piece) - 1] for name, array in answer.items()})
-            if learn is not None:
-                learn(piece)
+            if adaptation is not None:
+                adaptation.learn(piece)
     whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     losses, logs = (whole.pop(n).astype(np.float64) for n in ("losses", "log_probabilities"))
     whole |= {"bits": losses / math.log(2), "probabilities": np.exp(logs)}

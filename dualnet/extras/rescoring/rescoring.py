@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ from keras import ops
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
-from dualnet.adaptation.dynamic import learning
+from dualnet.adaptation.adapted_copy import Adaptation, AdaptedCopy
+from dualnet.adaptation.dynamic import adapting
 from dualnet.builders import Graph, LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_translators, vocabulary_with_eos
@@ -52,8 +53,8 @@ def rescore(
     Each hypothesis is read from the zero state, after `<eos>`; with `carry`, in the state in which
     the best hypothesis of the list before left the model, as in running text. With `adapt`, the
     language models learn from the best hypothesis of a list, in one step, before they score the
-    next list, by the rules of `dynamic_evaluation`. Their weights are restored at the end, and on
-    error. Both read the lists one by one, in their order, and so are slower.
+    next list, by the rules of `dynamic_evaluation`, each in a copy of its weights. Both read the
+    lists one by one, in their order, and so are slower.
 
     Args:
         models: a `LanguageModel` with a vocabulary, several, or a dict of the name of a feature to
@@ -131,8 +132,8 @@ def rescored(
             check_sentences(scorer.model, "adapt")
             of_all = not isinstance(statistics, Mapping)
             of_model = statistics if of_all else statistics.get(scorer.name)
-            context = learning(scorer.model, request, statistics=of_model, by_text=True)
-            scorer.learn, _, scorer.learner = stack.enter_context(context)
+            context = adapting(scorer.model, request, statistics=of_model, by_text=True)
+            scorer.adaptation = stack.enter_context(context)
         for block in _blocks(pairs, 1 if readers else BLOCK_CHARACTERS):
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
             for one_list, _ in block:
@@ -147,7 +148,6 @@ class _Scorer:
 
     def __init__(self, name: str, model: LanguageModel) -> None:
         self.name, self.model = name, model
-        self.learner: Any = model  # that with what it has learnt
         self.translates = isinstance(model, TranslationModel)
         self.vocabulary: Tokenizer
         if isinstance(model, TranslationModel):
@@ -157,7 +157,12 @@ class _Scorer:
         else:
             self.vocabulary, self.eos_id = vocabulary_with_eos(model)
         self.states: list[np.ndarray] | None = None
-        self.learn: Callable[..., np.ndarray] | None = None
+        self.adaptation: Adaptation | None = None
+
+    @property
+    def adapted(self) -> LanguageModel | AdaptedCopy:
+        """What `reader_of` reads: the model, or the copy that adapts."""
+        return self.model if self.adaptation is None else self.adaptation.copy
 
     def stream(self, text: str) -> np.ndarray:
         ids = self.vocabulary.encode(check_text("nbest", text))
@@ -171,15 +176,15 @@ class _Scorer:
             sources = [encode(check_line("sources", source or "")) for _, source in block]
             totals = log_probabilities(self.model, streams, sources=sources, owners=owners)
         else:
-            totals = log_probabilities(self.learner, streams, states=self.states)
+            totals = log_probabilities(self.adapted, streams, states=self.states)
         return np.round(totals, DIGITS)
 
     def read(self, best: Hypothesis, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""
         stream = self.stream(best.text)
-        states = state_after(self.learner, stream[:-1], self.states) if carry else None
-        if self.learn is not None:
-            self.learn(stream, alone=True, states=self.states)
+        states = state_after(self.adapted, stream[:-1], self.states) if carry else None
+        if self.adaptation is not None:
+            self.adaptation.learn(stream, alone=True, states=self.states)
         self.states = states
 
 
