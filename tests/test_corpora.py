@@ -201,18 +201,6 @@ def test_a_text_is_prepared_if_a_word_in_a_thousand_is_unk(tmp_path):
     assert corpus.vocabulary.kind == "words" and corpus.note == ""
 
 
-def test_lowercase_merges_words_in_the_text_and_in_what_is_read_later(tmp_path):
-    folder = write(tmp_path, dict.fromkeys(TEXTS, "The the THE\n"))
-    plain, lower = (corpora.load(folder, lowercase=x, min_count=1) for x in (False, True))
-    assert len(plain.vocabulary) == 5 and lower.vocabulary.words == ("the", "<eos>", "<unk>")
-    assert plain.sha256 != lower.sha256
-    words = lower.vocabulary
-    np.testing.assert_array_equal(words.encode("The\n"), words.encode("the\n"))
-    assert Vocabulary(words.words) != words
-    words.save(tmp_path / "words.txt")
-    assert Vocabulary.load(tmp_path / "words.txt", lowercase=True) == words
-
-
 # --- errors --------------------------------------------------------------------------
 
 
@@ -243,14 +231,6 @@ def test_bad_sizes_are_refused(tmp_path, name, value):
         corpora.load(write(tmp_path), **{name: value})
     with pytest.raises(ValueError, match=f"`{name}` is for words"):
         corpora.load(tmp_path, vocabulary=Vocabulary(("a",)), **{name: value})
-
-
-def test_path_goes_with_a_name_only_and_an_unknown_name_suggests_the_nearest(tmp_path):
-    with pytest.raises(ValueError, match="Did you mean 'wikitext-2'"):
-        corpora.load("wikitext2")
-    for name in ("python-reference", str(write(tmp_path))):
-        with pytest.raises(ValueError, match="`path` requires one of"):
-            corpora.load(name, path=tmp_path)
 
 
 # --- where a corpus is found ---------------------------------------------------------
@@ -457,13 +437,6 @@ def test_a_vocabulary_looks_up_both_ways():
     assert vocabulary != Vocabulary(("the", "<unk>", "<eos>"))
     with pytest.raises(AttributeError):
         vocabulary.words = ("b",)
-
-
-def test_words_that_a_vocabulary_does_not_know_are_named():
-    vocabulary = Vocabulary(("the", "<eos>"))
-    for look_up in (vocabulary.id, vocabulary.encode):
-        with pytest.raises(ValueError, match="no <unk>.*'cat'"):
-            look_up("cat")
 
 
 @pytest.mark.parametrize(

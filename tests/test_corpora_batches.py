@@ -1,4 +1,3 @@
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,18 +15,6 @@ def corpus_of(tokens):
 
 def batches_of(num_tokens, **settings):
     return TokenBatches(np.arange(num_tokens), **settings)
-
-
-def test_batches_carry_what_training_needs():
-    corpus = corpus_of(np.arange(50) % 8)
-    batches = corpus.batches("valid", batch_size=3, sequence_length=5)
-    assert isinstance(batches, keras.utils.PyDataset)
-    assert batches.vocabulary is corpus.vocabulary
-    assert (batches.batch_size, batches.sequence_length, batches.num_tokens) == (3, 5, 48)
-    assert (batches.workers, batches.use_multiprocessing) == (1, False)
-    assert [inputs.shape for inputs, _ in batches] == [(3, 1), (3, 5), (3, 5), (3, 5)]
-    with pytest.raises(IndexError):
-        batches[len(batches)]
 
 
 def test_streams_are_views_of_the_tokens():

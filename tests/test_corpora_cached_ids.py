@@ -367,13 +367,6 @@ def test_a_word_that_a_closed_vocabulary_lacks_is_named(
     assert not cache.exists() or list(cache.iterdir()) == []
 
 
-def test_a_blank_line_after_a_byte_order_mark_ends_no_document(monkeypatch):
-    monkeypatch.setattr(files, "BLOCK_BYTES", 8)
-    data = io.BytesIO("\ufeff\n\nthe cat sees\n\na dog\n".encode())
-    blocks = files.decoded(data.read, "standard input", documents="blank-line")
-    assert "".join(blocks) == f"the cat sees{plain_text.END}a dog{plain_text.END}"
-
-
 @given(st.text("ab é€\n\t\r", max_size=30), st.integers(1, 9))
 def test_blocks_hold_whole_lines_whatever_their_size(text, size):
     with pytest.MonkeyPatch.context() as patch:

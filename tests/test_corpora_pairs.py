@@ -355,17 +355,6 @@ def test_epochs_differ_and_an_epoch_can_be_repeated(numbers):
     assert np.concatenate([fixed.pairs_of(i) for i in range(len(fixed))]).size == 500
 
 
-def test_batches_decode_to_the_lines_and_have_little_padding(numbers):
-    batches = numbers.batches("train", tokens_per_batch=2000)
-    inputs, targets, _ = batches[0]
-    decode = numbers.target_vocabulary.decode
-    for k, source, target in zip(batches.pairs_of(0), inputs["source"], targets):
-        assert decode(source[source >= 0]) == numbers.train.source_lines[k]
-        assert decode(target).split("\n")[0] == numbers.train.target_lines[k]
-    fine = numbers.batches("train", tokens_per_batch=2000, pad_to_multiple_of=1)
-    assert fine.num_tokens / sum(weights.size for _, _, weights in fine) > 0.95
-
-
 def test_keras_sees_that_lengths_vary(numbers):
     class Unigrams(keras.Model):
         """Predicts each word by its bias, and reads both inputs."""

@@ -302,18 +302,6 @@ def test_a_tokenizer_file_reads_a_corpus(folder, tmp_path):
     assert (corpus.train == BPE.eos_id).sum() == 4  # three between, one at the end
 
 
-def test_a_single_file_is_divided_by_line(tmp_path):
-    path = tmp_path / "story.txt"
-    path.write_text("".join(f"line {i}\n" for i in range(20)))
-    corpus = corpora.load(path)
-    assert (corpus.name, corpus.fractions, corpus.source) == ("story", (90, 5, 5), str(path))
-    sizes = [(corpus.split(split) == corpus.vocabulary.eos_id).sum() for split in corpora.SPLITS]
-    assert sizes == [18, 1, 1]
-    half = corpora.load(path, tokenizer="bytes", fractions=(2, 1, 1))
-    texts = [half.vocabulary.decode(half.split(split)) for split in corpora.SPLITS]
-    assert "".join(texts) == path.read_text() and texts[2].startswith("line 15\n")
-
-
 def test_a_split_may_be_a_folder_of_files(tmp_path):
     for split in corpora.SPLITS:
         (tmp_path / split).mkdir()

@@ -108,14 +108,14 @@ class SentenceBatches(ShuffledBatches):
     ) -> None:
         self.padding = check_choice("padding", padding, PADDINGS)
         tokens = check_ids("tokens", tokens, least=1)
-        self._ends = sentence_ends(tokens, vocabulary)
+        self._starts = np.append(0, sentence_ends(tokens, vocabulary))  # and the end of the last
         super().__init__(
             tokens, vocabulary=vocabulary, shuffle=shuffle, batch_size=batch_size, seed=seed
         )
         self.num_tokens = len(tokens)
 
     def __len__(self) -> int:
-        return (len(self._ends) - 1) // self.batch_size + 1  # rounded up
+        return (len(self._starts) - 2) // self.batch_size + 1  # rounded up
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._begin(index)
@@ -129,14 +129,14 @@ class SentenceBatches(ShuffledBatches):
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the sentences of a batch."""
         chosen = self._order()[index * self.batch_size : (index + 1) * self.batch_size]
-        return np.where(chosen > 0, self._ends[chosen - 1], 0), self._ends[chosen]
+        return self._starts[chosen], self._starts[chosen + 1]
 
     def _longest(self, index: int) -> int:
         starts, ends = self._bounds(index)
         return int((ends - starts).max())
 
     def _draw(self, random: np.random.Generator | None) -> np.ndarray:
-        count = len(self._ends)
+        count = len(self._starts) - 1
         return np.arange(count) if random is None else random.permutation(count)
 
 

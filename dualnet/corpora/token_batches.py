@@ -132,14 +132,15 @@ class TokenBatches(EpochBatches):
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._epoch = epoch
-        self._ends = np.cumsum(self._in_order(self._drawn) if self.lengths_vary else self._drawn)
+        lengths = self._in_order(self._drawn) if self.lengths_vary else self._drawn
+        self._bounds = np.append(0, np.cumsum(lengths))
         self._cuts = None
         if self.partial_shuffle:
             self._cuts = self._random(CUTS).integers(self._inputs.shape[1], size=self.batch_size)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        return tuple(np.diff(self._ends, prepend=0).tolist())
+        return tuple(np.diff(self._bounds).tolist())
 
     # --- the batches
 
@@ -148,7 +149,7 @@ class TokenBatches(EpochBatches):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         self._begin(index)
-        start, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
+        start, end = self._bounds[index : index + 2].tolist()
         return self._read(self._inputs, start, end), self._read(self._targets, start, end)
 
     def _read(self, rows: np.ndarray, start: int, end: int) -> np.ndarray:
