@@ -13,7 +13,7 @@ import dualnet
 from dualnet import corpora, zoo
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
-from dualnet.training import recorder
+from dualnet.training import reporting
 from tests.checks import NO_DROPOUT, sentences
 from tests.commands import CommandLine
 
@@ -125,7 +125,7 @@ def cli(capsys):
 @pytest.fixture(scope="session", autouse=True)
 def curves_of_training_are_drawn_once(tmp_path_factory):
     """Let trainings write one picture of curves: drawing takes a fifth of a small one's time."""
-    draw, picture = recorder.plot_curves, tmp_path_factory.mktemp("curves") / "curves.png"
+    draw, picture = reporting.plot_curves, tmp_path_factory.mktemp("curves") / "curves.png"
 
     def draw_once(curves, path):
         if not picture.exists():
@@ -133,7 +133,7 @@ def curves_of_training_are_drawn_once(tmp_path_factory):
         write_whole(path, picture.read_bytes())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "plot_curves", draw_once)
+        patch.setattr(reporting, "plot_curves", draw_once)
         yield
 
 

@@ -10,7 +10,8 @@ from keras import ops
 import dualnet
 from dualnet import _optimizers
 from dualnet.runs.loading import load_weights
-from dualnet.training import Recipe, recorder, two_tailed
+from dualnet.training import Recipe, fitting, two_tailed, validation
+from dualnet.training.averages import weights_in
 from dualnet.training.optimizers import SGD, Adam, Nadam, RectifiedAdam
 from tests.checks import assert_close, assert_same, once, values
 
@@ -289,22 +290,26 @@ def validated():
 @pytest.fixture(scope="module")
 def averaged(corpus, tmp_path_factory, validated):
     """A finished run whose second and last epoch is averaged."""
-    validate, write = recorder.Recorder.validate, recorder.write_weights
+    validate, put_back = validation.Validate.on_epoch_end, validation.Validate.put_weights_back
+    write = validation.write_weights
 
-    def noted(self, plan):
-        model = self.start.model
-        before = arrays(model.trainable_variables)
-        validated.append({"averages": arrays(model.optimizer.averages), "weights": before})
-        validate(self, plan)
-        assert_same(before, arrays(model.trainable_variables))
+    def noted(self, epoch, logs):
+        before = arrays(self.model.trainable_variables)
+        validated.append({"averages": arrays(self.model.optimizer.averages), "weights": before})
+        validate(self, epoch, logs)
+
+    def noted_after(self, epoch, logs):
+        put_back(self, epoch, logs)
+        assert_same(validated[-1]["weights"], arrays(self.model.trainable_variables))
 
     def write_weights(folder, model):
         validated[-1]["kept"] = arrays(model.trainable_variables)
         write(folder, model)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder.Recorder, "validate", noted)
-        patch.setattr(recorder, "write_weights", write_weights)
+        patch.setattr(validation.Validate, "on_epoch_end", noted)
+        patch.setattr(validation.Validate, "put_weights_back", noted_after)
+        patch.setattr(validation, "write_weights", write_weights)
         return train(corpus, tmp_path_factory.mktemp("averaged") / "RUN", **ASGD)
 
 
@@ -338,7 +343,7 @@ def test_the_weights_come_back_after_an_error_too(build):
     before = arrays(model.trainable_variables)
     with (
         pytest.raises(RuntimeError, match="evaluation"),
-        recorder._weights_in(model, model.optimizer.averages),
+        weights_in(model, model.optimizer.averages),
     ):
         for weight in model.trainable_variables:
             assert not np.any(ops.convert_to_numpy(weight))
@@ -349,7 +354,7 @@ def test_the_weights_come_back_after_an_error_too(build):
 @once
 def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
     seen = []
-    begin = recorder.Recorder.on_train_batch_begin
+    begin = fitting.FollowPlan.on_train_batch_begin
 
     def noted(self, batch, logs=None):
         begin(self, batch, logs)
@@ -357,7 +362,7 @@ def test_the_rate_of_a_step_follows_the_length_of_its_segment(corpus, tmp_path):
 
     settings = {"length_deviation": 1.0, "longest_length": 10, "partial_shuffle": True}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder.Recorder, "on_train_batch_begin", noted)
+        patch.setattr(fitting.FollowPlan, "on_train_batch_begin", noted)
         run = train(
             corpus, tmp_path / "RUN", seed=4, decay=0.5, loss_reduction="sum", evaluate=False,
             **settings,
@@ -387,16 +392,16 @@ def test_a_finished_run_that_averaged_is_fine_tuned_as_if_it_had_been_meant_to(
     phases = ["train", "averaged", "finetune-1", "finetune-1"]
     assert [row["phase"] for row in at_once.history] == phases
     began = []
-    whole = recorder.Recorder._begin_round
+    whole = fitting.FollowPlan.begin_round
 
     def begin(self):
         whole(self)
-        model = self.start.model
+        model = self.model
         began.append(arrays(model.trainable_variables))
         assert not any(np.any(each) for each in arrays(model.optimizer.averages))
         assert int(model.optimizer.averaged_steps) == 0
 
-    monkeypatch.setattr(recorder.Recorder, "_begin_round", begin)
+    monkeypatch.setattr(fitting.FollowPlan, "begin_round", begin)
     best = arrays(averaged.model.trainable_variables)
     later = train(corpus, averaged.folder, resume=True, learning_rate=2.0, **settings)
     assert later.results["phases"] == {"train": 1, "averaged": 1, "finetune-1": 2}

@@ -15,7 +15,7 @@ import pytest
 import dualnet
 from dualnet import _files, _tensorboard, runs
 from dualnet.cli import main
-from dualnet.training import checkpoints, recorder
+from dualnet.training import checkpoints, fitting, reporting, saving, validation
 from dualnet.training.interrupts import Stopped
 from tests.checks import UNTRACED
 from tests.test_resume import (
@@ -94,15 +94,15 @@ def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(folder, tmp_
 # --- copies of the folder, as a kill at a moment would have left it
 
 MOMENTS = [
-    (SETTINGS, recorder.Recorder, "on_train_batch_end", 1),  # before any checkpoint
-    (SETTINGS, recorder.Recorder, "on_train_batch_end", STEPS),  # before the validation
+    (SETTINGS, saving.Checkpoint, "on_train_batch_end", 1),  # before any checkpoint
+    (SETTINGS, saving.Checkpoint, "on_train_batch_end", STEPS),  # before the validation
     (SETTINGS, *IN_THE_SECOND_EPOCH),
-    (SETTINGS, recorder, "write_weights", 2),  # the best weights are in no checkpoint yet
+    (SETTINGS, validation, "write_weights", 2),  # the best weights are in no checkpoint yet
     (SETTINGS, _files, "sha256_of", 9),  # within a checkpoint
-    (SETTINGS, recorder.Recorder, "write_tables", 3),  # all but the last evaluation is done
-    (AVERAGED, recorder.Recorder, "on_train_batch_end", STEPS + 5),
-    (AVERAGED, recorder, "write_weights", 2),  # the averages replace the weights
-    (AVERAGED, recorder.Recorder, "_begin_round", 1),  # the best weights are in no checkpoint
+    (SETTINGS, reporting.Tables, "write", 3),  # all but the last evaluation is done
+    (AVERAGED, saving.Checkpoint, "on_train_batch_end", STEPS + 5),
+    (AVERAGED, validation, "write_weights", 2),  # the averages replace the weights
+    (AVERAGED, fitting.FollowPlan, "begin_round", 1),  # the best weights are in no checkpoint
 ]
 
 
@@ -135,26 +135,27 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, 
 def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
     corpus, tmp_path, undisturbed
 ):
-    validate, whole = recorder.Recorder.validate, recorder.Recorder.on_test_batch_end
+    validate = validation.Validate.on_epoch_end
+    whole = validation.Validate.on_test_batch_end
     weights = {}
 
-    def noted(self, plan):
-        model = self.start.model
-        if plan.averaged and not weights:
+    def noted(self, epoch, logs):
+        model = self.model
+        if self.training.plan.averaged and not weights:
             trained = {id(weight) for weight in model.trainable_variables}
             for i, variable in enumerate(checkpoints._variables(model)):
                 if id(variable) in trained:
                     weights[f"{i:05}"] = np.array(keras.ops.convert_to_numpy(variable))
-        return validate(self, plan)
+        return validate(self, epoch, logs)
 
     def interrupted(self, batch, logs=None):
-        if self.plan.averaged:
+        if self.training.plan.averaged:
             signal.raise_signal(signal.SIGINT)
         return whole(self, batch, logs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder.Recorder, "validate", noted)
-        patch.setattr(recorder.Recorder, "on_test_batch_end", interrupted)
+        patch.setattr(validation.Validate, "on_epoch_end", noted)
+        patch.setattr(validation.Validate, "on_test_batch_end", interrupted)
         with pytest.raises(Stopped, match=r"saved after step 6 of 6 of epoch 2"):
             train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
     with np.load(max((tmp_path / "RUN" / "checkpoints").iterdir()) / "state.npz") as stored:
@@ -171,7 +172,7 @@ def test_a_killed_run_by_sentence_ends_as_an_undisturbed_one(corpus, tmp_path):
     settings = {
         "units": 4, "batching": "sentences", "batch_size": 40, "loss_reduction": "sum", "epochs": 2
     }  # fmt: skip
-    moment = (recorder.Recorder, "write_tables", 1)
+    moment = (reporting.Tables, "write", 1)
     end, killed = train_undisturbed(corpus, tmp_path / "whole", settings, [moment])
     assert end["results"]["by_sentence"]
     assert runs.read_card(tmp_path / "whole").config["padded"] is True

@@ -208,30 +208,16 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"global_clipnorm": -1}, "`global_clipnorm` must be a finite number of at least 0"),
         ({"global_clipnorm": 1.0, "clipnorm": 1.0},
          "`global_clipnorm` cannot be combined with `clipnorm`.*clipnorm=1.0"),
-        ({"length_deviation": 5, "longest_length": 24},
-         "`longest_length` must be 0, for no limit, or at least 5 and at least `sequence_len"),
-        ({"longest_length": 30}, "`longest_length` must be 0 if all"),
         ({"averaging": "asgd"},
          "`averaging` must not be 'asgd' with an optimizer other.*Use averaging='two_tailed'"),
         ({"finetune": "once", "averaging": "mean"},
          "`finetune` must be 'none' without averaging='asgd'.*Train with optimizer='sgd'"),
         ({"batching": "sentences", "drop_state_probability": 0.1},
-         "`drop_state_probability` must be 0 with batching='sentences', which"),
-        ({"batching": "sentences", "length_deviation": 2.0},
-         "`length_deviation` must be 0 with batching='sentences'"),
-        ({"batching": "sentences", "partial_shuffle": True},
-         "`partial_shuffle` must be False with batching='sentences'"),
+         "`drop_state_probability` needs batching='streams'"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_cannot_be_followed_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         Recipe(**settings)
-
-
-def test_whole_numbers_do_for_rates():
-    recipe = Recipe(optimizer="sgd", learning_rate=1, decay=1, global_clipnorm=5, weight_decay=0)
-    optimizer = recipe.make_optimizer()
-    assert float(optimizer.learning_rate) == 1.0 and optimizer.global_clipnorm == 5

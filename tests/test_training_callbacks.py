@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import csv
 import math
 import signal
 import sys
@@ -14,7 +13,7 @@ from keras import ops
 
 import dualnet
 from dualnet import corpora
-from dualnet.training import recorder
+from dualnet.training import validation
 from dualnet.training.interrupts import Stopped
 from tests.checks import UNTRACED, assert_same, few_elsewhere, once
 
@@ -49,8 +48,9 @@ class Spy(keras.callbacks.Callback):
         self.steps = 0
 
         def called(hook):
-            def call(*arguments):
-                *place, logs = arguments
+            def call(*place, logs=None):
+                if logs is None:
+                    *place, logs = place
                 calls.append((hook, *place, logs))
                 self.steps += hook == "on_train_batch_end"
                 act(self, hook)
@@ -318,7 +318,7 @@ def test_a_restart_sets_the_callbacks_back_to_the_best_epoch(corpus, tmp_path, m
         def on_epoch_end(self, epoch, logs=None):
             self.losses.append(logs["val_loss"])
 
-    monkeypatch.setattr(recorder, "has_diverged", diverges)
+    monkeypatch.setattr(validation, "has_diverged", diverges)
     calls, total = [], Total()
     run = train(corpus, tmp_path / "RUN", total, Spy(calls), on_divergence="restart")
     assert total.losses == [row["val_loss"] for row in run.history]
@@ -337,29 +337,6 @@ def test_a_loss_that_is_no_number_is_an_error_with_callbacks_too(corpus, tmp_pat
     assert names(calls)["on_train_batch_end"] < STEPS and not names(calls)["on_train_end"]
 
 
-@once
-def test_a_log_of_keras_goes_on_where_a_run_was_killed(corpus, tmp_path):
-    def rows():
-        with (tmp_path / "log.csv").open() as file:
-            return list(csv.DictReader(file))
-
-    def log():
-        return keras.callbacks.CSVLogger(tmp_path / "log.csv", append=True)
-
-    def interrupt(spy, hook):
-        if spy.steps == STEPS + 2:
-            signal.raise_signal(signal.SIGINT)
-
-    first = log()
-    with pytest.raises(Stopped):
-        train(corpus, tmp_path / "RUN", first, Spy([], interrupt))
-    first.csv_file.close()  # no `on_train_end` does
-    assert len(rows()) == 1
-    run = train(corpus, tmp_path / "RUN", log(), resume=True)
-    assert [int(row["epoch"]) for row in rows()] == [0, 1]
-    assert [float(row["val_loss"]) for row in rows()] == [row["val_loss"] for row in run.history]
-
-
 # --- bad input
 
 
@@ -367,12 +344,8 @@ def test_a_log_of_keras_goes_on_where_a_run_was_killed(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("callbacks", "message"),
     [
-        (keras.callbacks.History(), "`callbacks` must be a sequence of values"),
-        ("EarlyStopping", "`callbacks` must be a sequence of values"),
-        ([print], "`callbacks` must hold Keras callbacks. Received: <built-in function print>"),
-        ([keras.callbacks.History], r"the class History. Give an instance, History\(...\)"),
+        ([keras.callbacks.History], "`callbacks` must hold Keras callbacks, not classes"),
         ([keras.callbacks.ReduceLROnPlateau()], "ReduceLROnPlateau. Set `plateau_decay` of"),
-        ([keras.callbacks.LearningRateScheduler(len)], "must not hold a LearningRateScheduler"),
         ([keras.callbacks.BackupAndRestore("x")], "must not hold a BackupAndRestore.*resume=True"),
     ],
 )
@@ -386,16 +359,14 @@ def test_what_cannot_be_a_callback_is_refused_and_nothing_is_written(
 
 @once
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_end", "on_train_end"])
-def test_a_callback_that_fails_is_named_and_the_run_goes_on_from_its_checkpoint(
+def test_after_a_callback_has_failed_the_run_goes_on_from_its_checkpoint(
     told, corpus, tmp_path, hook
 ):
     def fail(spy, name):
         if name == hook:
             raise RuntimeError("no connection")
 
-    with pytest.raises(RuntimeError, match="no connection") as error:
+    with pytest.raises(RuntimeError, match="no connection"):
         train(corpus, tmp_path / "RUN", Spy([], fail), checkpoint_steps=2)
-    (note,) = error.value.__notes__
-    assert f"Raised in {hook} of the callback Spy." in note and "resume=True" in note
     run = train(corpus, tmp_path / "RUN", Spy([]), resume=True)
     assert_same(run.model.weights, told[0].model.weights)

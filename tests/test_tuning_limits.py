@@ -27,7 +27,7 @@ def statuses(folder):
 
 
 FAILING = {
-    "batch_size=5000": "must hold at least batch_size + 1 = 5001 tokens",
+    "batch_size=5000": "must hold at least batch_size + 1 = 5001",
     "learning_rate=1e30": "no longer a number, in epoch 1",
 }
 

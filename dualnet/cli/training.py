@@ -123,7 +123,7 @@ def _dry_run(
 ) -> Result:
     """Return about how long an epoch takes, and all of them."""
     from dualnet import training
-    from dualnet.training.recorder import told_time
+    from dualnet.training.reporting import told_time
 
     settings["keep_every"] = options.keep_every or ""
     epochs = options.epochs

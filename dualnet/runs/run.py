@@ -199,42 +199,40 @@ class Run:
 
         A named corpus is found here if it was elsewhere, and fetched with `download`.
         """
-        place, name = self.trained_on["source"], self.trained_on["name"]
-        has_pairs, fault = "pairs" in self.trained_on, ""
-        if place == name not in corpora.NAMES:
-            origin = "a shipped model or made of one, which comes without its text"
-            fault = f"{self.path.name!r}, {origin}"
-        elif place != "embedded" and name not in corpora.NAMES and not os.path.exists(place):
-            fault = f"{place!r}, which the model was trained on, and which may have moved"
+        source, name = self.trained_on["source"], self.trained_on["name"]
+        is_named, fault = name in corpora.NAMES, ""
+        if source == name and not is_named:
+            fault = f"{self.path.name!r}, a shipped model or made of one, comes without its text"
+        elif source != "embedded" and not is_named and not os.path.exists(source):
+            fault = f"the corpus of {self.path.name!r}, {source!r}, may have moved"
         way_out = "To go on, name the text: --corpus FOLDER, or corpora.load in Python."
-        if has_pairs:
+        if "pairs" in self.trained_on:
             way_out = "To go on, name them: --pairs FOLDER, or corpora.load_pairs in Python."
         if fault:
-            raise FileNotFoundError(f"The corpus of a RUN must exist. Received: {fault}. {way_out}")
+            raise FileNotFoundError(f"{fault[0].upper()}{fault[1:]}. {way_out}")
         self.check_sums((files.CARD, *files.VOCABULARIES))
-        corpus: Corpus | PairCorpus
-        if has_pairs:
-            corpus = corpora.load_pairs(
-                name if place == "embedded" else place,
+        corpus = self._load_corpus(source, name, download=download)
+        if corpus.sha256 != self.trained_on["sha256"]:
+            fault = f"The text of {corpus.name!r} in {source!r} is not that of the run."
+            raise ValueError(f"{fault} {way_out}")
+        return corpus
+
+    def _load_corpus(self, source: str, name: str, *, download: bool) -> Corpus | PairCorpus:
+        if "pairs" in self.trained_on:
+            return corpora.load_pairs(
+                name if source == "embedded" else source,
                 tokenizer=(self.source_vocabulary, self.vocabulary),
                 **{"max_tokens": None, **self.trained_on["pairs"]},  # a card has no None
             )
-        else:
-            is_named = name in corpora.NAMES[1:] and not os.path.isfile(place)
-            is_named |= place == "embedded"
-            corpus = corpora.load(
-                name if is_named else place, vocabulary=self.vocabulary,
-                path=place if is_named and os.path.isdir(place) else None,
-                lowercase=self.trained_on["lowercase"], fractions=self.read_as["fractions"],
-                download=download,
-            )  # fmt: skip
-            learnt = {key: self.read_as[key] for key in files.LEARNT}
-            corpus = dataclasses.replace(corpus, **learnt)
-        if corpus.sha256 != self.trained_on["sha256"]:
-            message = "The corpus of a RUN must be unchanged. Received: "
-            received = f"{corpus.name!r} from {place!r}, whose text differs from that of the run"
-            raise ValueError(f"{message}{received}. {way_out}")
-        return corpus
+        is_named = name in corpora.NAMES[1:] and not os.path.isfile(source)
+        is_named |= source == "embedded"
+        corpus = corpora.load(
+            name if is_named else source, vocabulary=self.vocabulary,
+            path=source if is_named and os.path.isdir(source) else None,
+            lowercase=self.trained_on["lowercase"], fractions=self.read_as["fractions"],
+            download=download,
+        )  # fmt: skip
+        return dataclasses.replace(corpus, **{key: self.read_as[key] for key in files.LEARNT})
 
     def check_sums(self, names: Iterable[str] = files.SUMMED) -> None:
         """Raise `ValueError` if a file does not match its checksum; files without one pass.
@@ -260,15 +258,7 @@ class Run:
         if not file.is_file():
             return {}
         self.check_sums((files.RESULTS,))
-        try:
-            results = read_json(file)
-        except ValueError:
-            results = None
-        if not isinstance(results, dict):
-            message = f"{file.name} of a RUN folder must hold an object. Received: {str(file)!r}, "
-            way_out = "damaged or edited. Delete it, and evaluate the run again with --resume."
-            raise ValueError(message + way_out)
-        return results
+        return read_json(file)
 
     # --- learning
 
@@ -290,14 +280,8 @@ class Run:
         """
         own: dict[str, Any] = {"rule": rule or "nadam"}
         if rule is None and self.is_shipped:
-            try:
-                dynamic = self.results["dynamic"]
-                own = {"rule": dynamic["rule"], **dynamic["settings"]}
-            except (KeyError, TypeError):
-                raise ValueError(
-                    "results.json of a shipped model must say in `dynamic` how it learns. Received"
-                    f": that of {str(self.path)!r}, edited. Install dualnet anew, or choose a rule."
-                ) from None
+            dynamic = self.results["dynamic"]
+            own = {"rule": dynamic["rule"], **dynamic["settings"]}
             if by_text or settings.get("by_sentence"):
                 own.pop("sequence_length", None)
         return {**own, **settings}
@@ -333,9 +317,8 @@ class Run:
         """Return the ids of the text that the model was trained on, for the rule "rms"."""
         about = self.trained_on  # {} for a file
         if about.get("source") == about.get("name") not in corpora.NAMES:  # shipped, or made of it
-            message = "rms needs the text that the model was trained on, which only a RUN folder"
-            received = f"of your own names. Received: {self.path.name!r}"
-            raise ArgumentError("--rule", f"{message} {received}. Choose sgd or nadam.")
+            message = "rms needs the text that the model was trained on, which is unknown for"
+            raise ArgumentError("--rule", f"{message} {self.path.name!r}. Choose sgd or nadam.")
         return self.corpus().train
 
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from dualnet import _files
 from dualnet._backend import assign_all
-from dualnet._checks import check_count
 from dualnet._files import DamagedError, sha256_of
 from dualnet.builders import LanguageModel
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
 from dualnet.training.optimizers import state_of
+from dualnet.training.schedule import History
 
 FOLDER = "checkpoints"
 KEPT = 2
@@ -29,7 +29,7 @@ BEST = (WEIGHTS, PLAIN_WEIGHTS)
 class Progress:
     """How far a run has come, apart from the variables of its model and optimizer."""
 
-    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)  # of `metrics.csv`
+    history: History = dataclasses.field(default_factory=list)
     step: int = 0  # steps taken in the current epoch
     seconds: float = 0.0  # that they took
     metrics: list[float] = dataclasses.field(default_factory=list)  # variables, over these steps
@@ -154,27 +154,25 @@ def _read(path: Path) -> Progress:
     """Return the progress of the checkpoint `path` after verifying all its files."""
     body = _files.unseal(path, PROGRESS)
     try:
-        progress = Progress(**body)
-        check_count("step", progress.step, least=0)
-    except (TypeError, ValueError):
+        return Progress(**body)
+    except TypeError:
         raise DamagedError(f"{PROGRESS} is of another release") from None
-    return progress
 
 
-def _variables(model: LanguageModel) -> list[Any]:
+def _variables(model: LanguageModel) -> list[keras.Variable]:
     """Return each variable that a step reads or changes once, in an order that is reproducible."""
     skipped = {id(variable) for variable in model.evaluation_rows.variables}  # zeroed before use
     variables = {id(v): v for v in (*model.variables, *state_of(model.optimizer))}
     return [variable for key, variable in variables.items() if key not in skipped]
 
 
-def _as_numpy(variable: Any) -> np.ndarray:
+def _as_numpy(variable: keras.Variable) -> np.ndarray:
     array = np.asarray(keras.ops.convert_to_numpy(variable))
     # NumPy has no bfloat16; float32 holds it exactly.
     return array.astype("float32") if array.dtype.kind == "V" else array
 
 
-def _load_arrays(path: Path, variables: list[Any]) -> list[np.ndarray]:
+def _load_arrays(path: Path, variables: list[keras.Variable]) -> list[np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             arrays = [stored[name] for name in sorted(stored.files)]

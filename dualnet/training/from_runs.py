@@ -51,9 +51,6 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
     >>> gated.model.gated
     True
     """
-    if "weights" in settings:
-        required = "must be left out: a gate begins with the weights of `run`."
-        raise ArgumentError("weights", required, weights=settings["weights"])
     card = RunFolder.open_folder(run).check_language_model().card
     if is_gated(card.config):
         message = f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "

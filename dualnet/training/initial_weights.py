@@ -1,13 +1,12 @@
 """Starts a training from the weights of another model instead of random ones."""
 
-import inspect
 import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from dualnet import corpora
-from dualnet._checks import ArgumentError, check_choice
-from dualnet.builders import LanguageModel, Transfer, transfer, weight_names
+from dualnet._checks import ArgumentError
+from dualnet.builders import LanguageModel, Transfer, transfer
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.requests import ReadingCorpus
@@ -23,14 +22,16 @@ def is_gated(config: Mapping[str, Any]) -> bool:
     return config.get("gate", "none") != "none"
 
 
-def load_source(weights: str, config: Mapping[str, Any], *, resume: bool) -> LanguageModel | None:
-    """Load the model to start from, or return None if `weights` is ""; a gate needs one."""
+def load_source(weights: str, config: Mapping[str, Any], hint: str = "") -> LanguageModel | None:
+    """Load the model to start from, or return None if `weights` is ""; a gate needs one.
+
+    `hint` ends the error about a path that does not exist.
+    """
     if not weights and is_gated(config):
         message = "must be given: a gate is trained on a trained model. Received: "
         way_out = "Train the model with gate='none' first, then pass its RUN folder."
         raise ArgumentError("weights", f"{message}gate={config['gate']!r} alone. {way_out}")
-    again = " The run has no checkpoint yet and needs it again: restore it, or train again."
-    return Run.open(weights, name="weights", hint=again * resume).model() if weights else None
+    return Run.open(weights, name="weights", hint=hint).model() if weights else None
 
 
 def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -77,8 +78,6 @@ def load_corpus(
     >>> training.load_corpus("python-reference", None).name
     'python-reference'
     """
-    for name in read_as or ():
-        check_choice("read_as", name, inspect.signature(corpora.load).parameters)
     vocabulary, read_as = getattr(source, "vocabulary", None), read_as or {}
     if vocabulary is not None and (learnt := LEARNT & read_as.keys()):
         if not match_words:
@@ -138,19 +137,16 @@ def load_start(
 
     If training `goes_on` from a RUN, no weight may have another shape.
     """
-    weights, there = card.weights, weight_names(source)
-    for name, weight in weight_names(model).items() if goes_on else ():
-        shape = tuple(weight.shape)
-        if name in there and (before := tuple(there[name].shape)) != shape:
-            message = "Settings must keep the sizes of the RUN to go on from. Received: settings "
-            received = f"that give {name} the shape {shape}, where {weights!r} has {before}. "
-            way_out = "Leave out those that change sizes, or train a model of the zoo with "
-            raise ValueError(f"{message}{received}{way_out}`weights`.")
+    weights = card.weights
     try:
         result = transfer(source, model, match="words" if source.vocabulary else "ids")
     except ValueError as error:
         message = f"must be of a model like this one. Received: {weights!r}. {error}"
         raise ArgumentError("weights", message) from None
+    for name, before, shape in result.other_shape if goes_on else ():
+        message = f"Settings must keep the sizes of {weights!r}. Received: settings that give "
+        way_out = "Leave out those that change sizes, or train a model of the zoo with `weights`."
+        raise ValueError(f"{message}{name} the shape {shape}, where it has {before}. {way_out}")
     unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
     lacking = [name for name in unmatched if not name.startswith("gate")]
     if is_gated(card.config) and lacking:

@@ -27,7 +27,7 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
     [(1000000, 10000000), (10000000, None)]
     """
     found: list[tuple[int, int | None]] = []
-    for part in keep_every.split(",") if keep_every else ():
+    for part in str(keep_every).split(",") if keep_every else ():
         step, dots, end = part.partition("..")
         first, last = whole_number(step), whole_number(end) if dots else None
         if not first or (dots and (last or 0) < first):
@@ -39,9 +39,7 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
 
 
 def check_keep_every(name: str, value: Any) -> str:
-    """Return `value` if it is text that `ranges` reads, else raise `ArgumentError`."""
-    if not isinstance(value, str):
-        raise ArgumentError(name, "must be a string such as '1M..10M'.", **{name: value})
+    """Return `value` if `ranges` reads it, else raise `ArgumentError`."""
     ranges(value)
     return value
 

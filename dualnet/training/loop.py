@@ -7,7 +7,6 @@ import json
 import platform
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
@@ -25,24 +24,24 @@ from dualnet.builders import LanguageModel
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
+from dualnet.evaluation import Evaluation
 from dualnet.evaluation import evaluate as evaluate_text
-from dualnet.evaluation.pair_perplexity import evaluate_pairs
+from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
 from dualnet.requests import ReadingCorpus
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights
 from dualnet.runs.model_cards import README, model_card
 from dualnet.text import UNK
-from dualnet.training import start as starting
-from dualnet.training.callbacks import Callbacks
+from dualnet.training.fitting import Callbacks, fit
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
-from dualnet.training.recorder import Recorder
-from dualnet.training.schedule import RESTART_FACTOR, Plan, plan, watched
-from dualnet.training.start import PAIRS_OF_ONES_OWN, Start
+from dualnet.training.resuming import evaluated_epochs, has_begun
+from dualnet.training.resuming import resume as resume_run
+from dualnet.training.schedule import RESTART_FACTOR, History
+from dualnet.training.start import PAIRS_OF_ONES_OWN, Training, begin, policy_of, prepare
+from dualnet.training.user_callbacks import UserCallbacks
 
-History = list[dict[str, Any]]
 ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
-WARNING_TOKENS = 100_000  # read at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +89,7 @@ def train(
     checkpoint_steps: int = 500,
     progress: bool = True,
     stop: Callable[[History], bool] | None = None,
-    callbacks: Sequence[Any] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] | None = None,
     evaluate: bool = True,
     devices: int | str | None = None,
     **settings: Any,
@@ -173,44 +172,31 @@ def train(
     (1, 60)
     """
     check_count("checkpoint_steps", checkpoint_steps, least=1)
-    told = Callbacks(callbacks)
-    request = starting.request_of(output, name, corpus, seed, weights, settings)
+    user, folder = UserCallbacks(callbacks), Path(output)
+    run: dict[str, Any] = {"seed": seed, "weights": weights, "settings": settings}
     with contextlib.ExitStack() as stack:
         if devices is not None:
             stack.enter_context(data_parallel(devices).scope())
-        prepared = starting.begin(request)
-        if resume:
-            prepared = starting.resume(request, may_be_finished=not evaluate)
-        start = stack.enter_context(prepared)
-        if start.transferred is not None and progress:
-            message = f"Starting from the weights in {start.card.weights!r}. {start.transferred}"
-            print(message, file=sys.stderr, flush=True)
-        if progress and not resume and sys.stderr is not None:  # None: `print` takes the output
-            if isinstance(start.corpus, PairCorpus) and not isinstance(name, Card):
-                _say_which_card(name, start.corpus.name)
-            _tell_of_text(start.corpus)
+        if resume and has_begun(folder):
+            resumed = resume_run(name, corpus, folder, **run, may_be_finished=not evaluate)
+            training = stack.enter_context(resumed)
+        else:
+            training = prepare(name, corpus, folder, **run)
+            stack.enter_context(begin(training))
+        if progress and sys.stderr is not None:  # None: `print` takes the output
+            _tell_of_start(training, name, is_new=not resume)
         interrupts = stack.enter_context(Interrupts())
-        recorder = Recorder(start, interrupts, told, checkpoint_steps, show=progress)
-        stack.callback(recorder.bar.stop)
-
-        def next_epoch() -> Plan | None:
-            state = start.progress
-            is_between = state.history and not state.step  # `stop` is asked there alone
-            if is_between and (state.stopped or (stop and stop(state.history))):
-                return None
-            return plan(start.recipe, state.history, restarts=len(state.restarts))
-
-        recorder.begin()
-        while epoch := next_epoch():
-            recorder.run(epoch)
-        interrupts.at_once = "Stopped after the last epoch. Everything is saved."
-        if evaluate:
-            interrupts.at_once = "Stopped during the final evaluation. Repeat it with --resume."
+        all_callbacks = Callbacks(
+            training, user, interrupts, stop=stop, checkpoint_steps=checkpoint_steps, show=progress
+        )
+        stack.callback(all_callbacks.report.bar.stop)
+        fit(training, all_callbacks)
+        interrupts.at_once = "Stopped after the last epoch. Evaluate it with --resume."
         if interrupts.asked:
             raise Stopped(interrupts.at_once)
-        told.tell("on_train_end", logs=recorder.epoch_logs)
-        recorder.write_tables()  # a kill may have come between checkpoint and tables
-        return _finish(start, evaluate=evaluate)
+        all_callbacks.end()
+        all_callbacks.tables.write()  # a kill may have come between checkpoint and tables
+        return _finish(training, evaluate=evaluate)
 
 
 def epoch_seconds(
@@ -238,42 +224,43 @@ def epoch_seconds(
     >>> training.epoch_seconds("lstm", corpus, units=4, batch_size=1000) > 0
     True
     """
-    with tempfile.TemporaryDirectory() as folder:
-        request = starting.request_of(f"{folder}/RUN", name, corpus, None, weights, settings)
-        with starting.begin(request) as start:
-            start.model.fit(start.train_batches, steps_per_epoch=1, verbose=0)  # compiles
-            steps, most = 1, len(start.train_batches)
-            while True:
-                began = time.perf_counter()
-                start.model.fit(start.train_batches, steps_per_epoch=steps, verbose=0)
-                seconds = time.perf_counter() - began
-                if steps == most or seconds > ENOUGH_SECONDS:
-                    return seconds * most / steps
-                steps = min(4 * steps, most)
+    training = prepare(name, corpus, Path("RUN"), seed=None, weights=weights, settings=settings)
+    model, batches = training.model, training.batches
+    model.fit(batches, steps_per_epoch=1, verbose=0)  # compiles
+    steps = 1
+    while True:
+        began = time.perf_counter()
+        model.fit(batches, steps_per_epoch=steps, verbose=0)
+        seconds = time.perf_counter() - began
+        if steps == training.steps or seconds > ENOUGH_SECONDS:
+            return seconds * training.steps / steps
+        steps = min(4 * steps, training.steps)
 
 
-def _say_which_card(name: StrPath, pairs: str) -> None:
-    """Print whose sizes and recipe pairs have that the card of model `name` does not list."""
-    if pairs not in (listed := zoo.card(name).corpora) and PAIRS_OF_ONES_OWN in listed:
-        message = f"The card of {str(name)!r} does not list {pairs!r}: sizes and recipe are those "
-        message += f"for {PAIRS_OF_ONES_OWN}. Another corpus of the card is chosen with --card-for,"
-        message += " and in Python with `zoo.card(name, corpus)` as the name."
-        print(message, file=sys.stderr, flush=True)
-
-
-def _tell_of_text(corpus: Corpus | PairCorpus) -> None:
-    """Print how a text is read by default, and whether `<unk>` is new to held-out text."""
-    if not isinstance(corpus, Corpus):
-        return
-    for line in filter(None, [corpus.note, _unseen(corpus)]):
+def _tell_of_start(training: Training, name: StrPath | Card, *, is_new: bool) -> None:
+    """Print what was copied from another model, whose recipe it is, and how a text is read."""
+    corpus, lines = training.corpus, []
+    if training.transferred is not None:
+        source = training.card.weights
+        lines.append(f"Starting from the weights in {source!r}. {training.transferred}")
+    if is_new and isinstance(corpus, Corpus):
+        lines += [corpus.note, _unseen(corpus)]
+    elif is_new and not isinstance(name, Card):
+        listed = zoo.card(name).corpora
+        if corpus.name not in listed and PAIRS_OF_ONES_OWN in listed:
+            lines.append(
+                f"The card of {str(name)!r} does not list {corpus.name!r}: sizes and recipe are "
+                f"those for {PAIRS_OF_ONES_OWN}. To choose another corpus of the card: --card-for, "
+                "or `zoo.card(name, corpus)` as the name."
+            )
+    for line in filter(None, lines):
         print(line, file=sys.stderr, flush=True)
 
 
 def _unseen(corpus: Corpus) -> str:
     """Return a warning if a held-out split has `<unk>` and train has none, else ""."""
-    unk_id, train = corpus.vocabulary.unk_id, corpus.train
-    starts = range(0, len(train), WARNING_TOKENS)
-    if unk_id is None or any(unk_id in train[i : i + WARNING_TOKENS] for i in starts):
+    unk_id = corpus.vocabulary.unk_id
+    if unk_id is None or unk_id in corpus.train:
         return ""
     share, split = max((np.mean(corpus.split(split) == unk_id), split) for split in SPLITS)
     if not share:
@@ -285,19 +272,19 @@ def _unseen(corpus: Corpus) -> str:
     )
 
 
-def _finish(start: Start, *, evaluate: bool) -> Run:
+def _finish(training: Training, *, evaluate: bool) -> Run:
     """Return the run with its best weights; with `evaluate`, write `results.json` first."""
-    folder, model, history = start.folder, start.model, start.progress.history
+    folder, model, history = training.folder, training.model, training.progress.history
     optimizer = optimizer_of(model).plain()
-    if starting.policy_of(start.recipe) == keras.config.dtype_policy().name:
+    if policy_of(training.recipe) == keras.config.dtype_policy().name:
         load_weights(model, folder / WEIGHTS)
     else:
         model = runs.load(folder)
     results: dict[str, Any] = {}
     if evaluate:
-        results = _results_of(model, start)
+        results = _results_of(model, training)
         write_file(folder, RESULTS, json.dumps(results, indent=2) + "\n")
-    elif starting.evaluated_epochs(folder) != len(history):
+    elif evaluated_epochs(folder) != len(history):
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
@@ -306,36 +293,36 @@ def _finish(start: Start, *, evaluate: bool) -> Run:
     return Run(model, folder, results, history)
 
 
-def _results_of(model: LanguageModel, start: Start) -> dict[str, Any]:
+def _results_of(model: LanguageModel, training: Training) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
-    corpus, history = start.corpus, start.progress.history
-    by_sentence = start.recipe.batching == "sentences"
-    perplexities: dict[str, float] = {}
-    figures: dict[str, Any] = {}
+    corpus, history = training.corpus, training.progress.history
+    by_sentence = training.recipe.batching == "sentences"
+    evaluated: dict[str, Evaluation | PairEvaluation] = {}
     for split in ("valid", "test"):
         if isinstance(corpus, PairCorpus):
-            result: Any = evaluate_pairs(model, corpus, split)
+            evaluated[split] = evaluate_pairs(model, corpus, split)
         else:
-            result = evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
-        perplexities[f"{split}_perplexity"] = result.perplexity
-        figures |= {f"{split}_{key}": value for key, value in result.figures().items()}
-    best = min(history, key=watched)
+            evaluated[split] = evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
     steady = history[1:] or history  # the first epoch includes compilation
-    restarts = start.progress.restarts
+    restarts = training.progress.restarts
     restarted = {"epochs": restarts, "learning_rate_factor": RESTART_FACTOR ** len(restarts)}
     return {
         "name": model.name,
         "parameters": model.count_params(),
-        **perplexities,
-        **figures,
+        **{f"{split}_perplexity": result.perplexity for split, result in evaluated.items()},
+        **{
+            f"{split}_{key}": value
+            for split, result in evaluated.items()
+            for key, value in result.figures().items()
+        },
         "batch_size": 1,  # of these figures
         "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
-        "best_epoch": int(best["epoch"]),
+        "best_epoch": training.best_epoch,
         "epochs": len(history),
         "phases": dict(collections.Counter(row["phase"] for row in history)),  # epochs of each
-        **({"restarts": restarted} if start.recipe.on_divergence == "restart" else {}),
-        "seed": start.card.seed,
+        **({"restarts": restarted} if training.recipe.on_divergence == "restart" else {}),
+        "seed": training.card.seed,
         "corpus": {
             "name": corpus.name,
             "lowercase": corpus.lowercase,

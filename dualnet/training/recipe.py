@@ -16,6 +16,10 @@ from dualnet.training.kept import check_keep_every
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, AdamW, Nadam, RectifiedAdam
 
 BATCHING = ("streams", "sentences", "pairs")
+ONLY_WITH = {  # settings of some batches only
+    "streams": {"length_deviation", "partial_shuffle", "drop_state_probability"},
+    "pairs": {"tokens_per_batch", "watch"},
+}
 OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
     "adam": Adam, "adamw": AdamW, "nadam": Nadam, "rectified_adam": RectifiedAdam, "sgd": SGD,
 }  # fmt: skip
@@ -208,25 +212,15 @@ class Recipe(Settings):
 
     def check(self) -> None:
         check_lengths(self.sequence_length, self.length_deviation, self.longest_length)
-        batching = f"with batching={self.batching!r}, which"
-        shuffled = {"length_deviation": 0, "partial_shuffle": False, "drop_state_probability": 0}
-        for name, off in shuffled.items():
-            if self.batching != "streams" and getattr(self, name):
-                self.refuse(name, f"must be {off} {batching} shuffles whole sentences.")
-        if self.tokens_per_batch and self.batching != "pairs":
-            message = f"must be 0 {batching} has batches of `batch_size` rows."
-            self.refuse("tokens_per_batch", message)
-        if self.watch == "bleu" and self.batching != "pairs":
-            self.refuse("watch", f"must be 'perplexity' {batching} translates nothing.")
+        for batching, names in ONLY_WITH.items():
+            for name in self.changed().keys() & names if self.batching != batching else ():
+                self.refuse(name, f"needs batching={batching!r}.", "batching")
         if self.dropout_samples > 1 and self.label_smoothing:
             self.refuse("dropout_samples", "must be 1 with label smoothing.", "label_smoothing")
         if self.averaging == "asgd" and self.optimizer != "sgd":
             message = "must not be 'asgd' with an optimizer other than 'sgd'."
             way_out = " Use averaging='two_tailed' with it."
             self.refuse("averaging", message, "optimizer", way_out=way_out)
-        if self.averaging == "two_tailed" and self.average_from:
-            message = "must be 0 with averaging='two_tailed', which averages from the first step."
-            self.refuse("average_from", message, way_out=" Leave it out.")
         if self.finetune != "none" and self.averaging != "asgd":
             message = "must be 'none' without averaging='asgd', which fine-tuning continues."
             way_out = " Train with optimizer='sgd' and averaging='asgd'."
@@ -288,5 +282,4 @@ def plain(value: Any) -> Any:
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, those of a card; an unknown one is named."""
-    way_out = " help(dualnet.training.Recipe) lists them."
-    return Recipe.of(settings, what="must be an argument of the recipe.", way_out=way_out)
+    return Recipe.of(settings, what="must be an argument of the recipe.")

@@ -3,11 +3,13 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dualnet.training.recipe import Recipe
 
+Row = dict[str, Any]  # of `metrics.csv`: the figures of an epoch, and its phase
+History = list[Row]
 Result = tuple[float, ...]
 TRAIN, AVERAGED, ROUND = "train", "averaged", "finetune-"
 RESTART_FACTOR = 0.9  # of the learning rate
@@ -37,7 +39,7 @@ class Plan:
         return [self.learning_rate - self.fall * step / steps for step in range(steps)]
 
 
-def plan(recipe: Recipe, history: Sequence[Mapping[str, Any]], *, restarts: int = 0) -> Plan | None:
+def plan(recipe: Recipe, history: History, *, restarts: int = 0) -> Plan | None:
     """Return the epoch that follows `history`, None if the training is finished.
 
     Each of the `restarts` has lowered the learning rate.
@@ -68,7 +70,7 @@ def is_round(phase: str) -> bool:
     return phase.startswith(ROUND)
 
 
-def _phase(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> str | None:
+def _phase(recipe: Recipe, history: History) -> str | None:
     phase = history[-1]["phase"] if history else TRAIN
     if not is_round(phase):
         out_of_patience = 0 < recipe.patience <= since_best(_watched(history))
@@ -92,7 +94,7 @@ def since_best(results: Sequence[Result]) -> int:
     return len(results) - 1 - results.index(min(results)) if results else 0
 
 
-def has_diverged(row: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> bool:
+def has_diverged(row: Row, history: History) -> bool:
     """Return True if the epoch `row` has lost what was learnt in `history`; see `Recipe`.
 
     The perplexity of the weights themselves tells where it is known: an average hides it.
@@ -105,7 +107,7 @@ def has_diverged(row: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -
     return row[key] > 2 * valid and row["perplexity"] > train
 
 
-def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> bool:
+def _averaging_is_due(recipe: Recipe, history: History) -> bool:
     if recipe.averaging in ("none", "two_tailed"):
         return recipe.averaging == "two_tailed"  # from the first step on
     if 0 < recipe.average_from <= len(history) + 1:
@@ -116,7 +118,7 @@ def _averaging_is_due(recipe: Recipe, history: Sequence[Mapping[str, Any]]) -> b
     return since_best(perplexities) >= recipe.average_interval
 
 
-def has_stalled(perplexities: Sequence[Any], interval: int) -> bool:
+def has_stalled(perplexities: Sequence[Result], interval: int) -> bool:
     """Apply the non-monotonic criterion to the last of `perplexities`.
 
     It is met by one that exceeds the minimum of all earlier ones except the `interval` right
@@ -134,7 +136,7 @@ def _without_gain(perplexities: Sequence[Result]) -> int:
     return sum(perplexity >= before for perplexity, before in zip(perplexities[1:], best))
 
 
-def watched(row: Mapping[str, Any]) -> Result:
+def watched(row: Row) -> Result:
     """Return the validation results of an epoch that decide, lower for a better one.
 
     Where BLEU decides, perplexity does among equals.
@@ -143,5 +145,5 @@ def watched(row: Mapping[str, Any]) -> Result:
     return (-row["val_bleu"], perplexity) if "val_bleu" in row else (perplexity,)
 
 
-def _watched(rows: Any) -> list[Result]:
+def _watched(rows: Iterable[Row]) -> list[Result]:
     return list(map(watched, rows))

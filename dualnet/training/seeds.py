@@ -14,10 +14,9 @@ from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import Run, read_card
 from dualnet.runs.folder import CARD, LEARNT, READ_AS
-from dualnet.runs.shipped import card_of_run
 from dualnet.training.initial_weights import load_with
 from dualnet.training.loop import train
-from dualnet.training.start import FinishedError, card_for, check_seed
+from dualnet.training.resuming import FinishedError
 
 SEEDS = "seeds.json"
 FIGURES = ("valid_", "test_")  # begin the names of those that are compared
@@ -68,49 +67,44 @@ def train_seeds(
     >>> [run["seed"] for run in result["runs"]], sorted(result["mean"])
     ([1, 2], ['test_perplexity', 'valid_perplexity'])
     """
-    seeds = [check_seed(seed) for seed in seeds]
-    if len(seeds) < 2 or len({*seeds}) < len(seeds):
+    seeds = [int(seed) for seed in seeds]
+    if len({*seeds}) < max(2, len(seeds)):
         raise ArgumentError("seeds", "must be at least two integers, all different.", seeds=seeds)
-    if not settings.get("evaluate", True):
-        required = "must be True: seeds are compared by their perplexities."
-        raise ArgumentError("evaluate", required, evaluate=settings["evaluate"])
-    if not isinstance(name, Card) and not card_of_run(name):
-        name = card_for(name, corpus)
-    folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
-    begun = [folder for folder in folders.values() if (folder / CARD).is_file()]
     if not resume:
         check_new(Path(output), holds="run")
-    elif begun:
-        card = read_card(begun[0])
-        for_new = {"name": dataclasses.replace(card, seed=None), "weights": card.weights or None}
-    first = begun[0] if begun else None  # the run that has the tokeniser of all
+    folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
+    # The run that has the tokeniser and the settings of all.
+    first = next((folder for folder in folders.values() if (folder / CARD).is_file()), None)
     read: Corpus | PairCorpus | None = None  # the corpus, with this tokeniser
     runs = []
     for seed, folder in folders.items():
         if progress:
             print(f"Seed {seed}:", file=sys.stderr, flush=True)
-        arguments = {"name": name, "corpus": corpus, **settings}
-        if resume and folder in begun:
-            arguments["resume"] = True
-        elif first is not None:
-            read = read or _corpus_of(first, corpus)
+        is_begun = (folder / CARD).is_file()
+        arguments = {"name": name, "corpus": corpus, "resume": is_begun, **settings}
+        if first is not None and not is_begun:
+            read, card = read or _corpus_of(first, corpus), read_card(first)
             arguments |= {"corpus": read, **dict.fromkeys(READ_AS)}
-            arguments |= for_new if begun else {}
+            arguments |= {"name": dataclasses.replace(card, seed=None)}
+            arguments |= {"weights": card.weights or None}
         first = first or folder
         try:
             results = train(seed=seed, output=folder, progress=progress, **arguments).results
         except FinishedError:
             results = Run.open_folder(folder).results
         row = {"seed": seed, "path": str(folder), "best_epoch": results["best_epoch"]}
-        for key, value in results.items():
-            if key.startswith(FIGURES) and is_number(value):
-                row[key] = value
-        runs.append(row)
-    shared = [key for key in row if key.startswith(FIGURES) and all(key in run for run in runs)]
+        runs.append(
+            row | {k: v for k, v in results.items() if k.startswith(FIGURES) and is_number(v)}
+        )
+    shared = [key for key in runs[0] if key.startswith(FIGURES) and all(key in run for run in runs)]
     columns = {key: [run[key] for run in runs] for key in shared}
-    result = {"name": results["name"], "seeds": seeds, "runs": runs}
-    for name, figure in (("mean", statistics.mean), ("deviation", statistics.stdev)):
-        result[name] = {key: figure(values) for key, values in columns.items()}
+    result = {
+        "name": results["name"],
+        "seeds": seeds,
+        "runs": runs,
+        "mean": {key: statistics.mean(values) for key, values in columns.items()},
+        "deviation": {key: statistics.stdev(values) for key, values in columns.items()},
+    }
     write_whole(Path(output) / SEEDS, json.dumps(result, indent=2) + "\n")
     return result
 

@@ -10,10 +10,9 @@ here these are 3. An evaluation comes after each epoch.
 Reference: Melis, 2022, https://arxiv.org/abs/2209.12581, Algorithm 1 and its extensions
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-from dualnet.training.schedule import Result, since_best, watched
+from dualnet.training.schedule import History, Result, Row, since_best, watched
 
 PLAIN, SHORT, LONG = CANDIDATES = ("plain", "short", "long")
 KEEP, SHORTEN, EMPTY_SHORT, EMPTY = "keep", "shorten", "empty_short", "empty"
@@ -30,7 +29,7 @@ def columns(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     }
 
 
-def next_action(history: Sequence[Mapping[str, Any]]) -> str:
+def next_action(history: History) -> str:
     """Return the fate of the averages after the last epoch of `history`.
 
     Returns:
@@ -63,6 +62,6 @@ def next_action(history: Sequence[Mapping[str, Any]]) -> str:
     return action
 
 
-def result_of(row: Mapping[str, Any], name: str) -> Result:
+def result_of(row: Row, name: str) -> Result:
     keys = ("val_perplexity", "val_bleu")
     return watched({key: row[f"{key}_{name}"] for key in keys if f"{key}_{name}" in row})

@@ -1,0 +1,143 @@
+"""Callbacks that tell of the progress, on standard error and in the files of the RUN folder."""
+
+import math
+import sys
+import time
+
+import keras
+
+from dualnet import _tensorboard
+from dualnet._contexts import progress_bar
+from dualnet._files import write_csv
+from dualnet.plots import plot_curves
+from dualnet.training.schedule import TRAIN
+from dualnet.training.start import Training
+from dualnet.training.two_tailed import PLAIN
+
+REFRESH_SECONDS = 0.5
+LOG_SECONDS = 60.0  # between lines where there is no terminal
+TIMED_SECONDS = 5.0  # of steps, after which it is told how long an epoch takes
+REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
+
+
+class Report(keras.callbacks.Callback):
+    """Shows a bar on a terminal, a line now and then elsewhere, and a line for each epoch."""
+
+    def __init__(self, training: Training, *, show: bool) -> None:
+        super().__init__()
+        self.training = training
+        self.show = show and sys.stderr is not None
+        self.has_bar = self.show and sys.stderr.isatty()
+        self.refreshed = self.logged = -math.inf  # times
+        self.is_timed = False
+        self.timed_from: tuple[float, int] | None = None  # when a step had ended, and which
+        self.bar = progress_bar(show=self.has_bar, auto_refresh=False)
+        self.task = self.bar.add_task("", completed=training.steps_read, figures="")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        last = self.params["epochs"]
+        self.timed_from = None
+        self.place = f"epoch {epoch + 1}/{last}"
+        self.bar.update(self.task, description=self.place, total=self.training.steps * last)
+        self.bar.start()
+        self._show(", compiling" * math.isinf(self.refreshed))
+
+    def on_train_batch_end(self, batch, logs=None):
+        training, now = self.training, time.perf_counter()
+        if now - self.refreshed <= REFRESH_SECONDS:
+            return
+        self.refreshed = now
+        speed = training.tokens_read / training.progress.seconds
+        self._show(f"  {speed:,.0f} tokens/s  perplexity {logs['perplexity']:.1f}")
+        # The first step compiles.
+        began, step = self.timed_from = self.timed_from or (now, training.steps_read)
+        if not self.is_timed and now - began > TIMED_SECONDS:
+            self.is_timed = True
+            seconds = (now - began) / (training.steps_read - step) * training.steps
+            self.print(told_time(seconds, self.params["epochs"]))
+
+    def on_epoch_end(self, epoch, logs=None):
+        row = self.training.progress.history[-1]
+        phase = "" if row["phase"] == TRAIN else f" ({row['phase']})"
+        bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
+        self.bar.update(self.task, completed=self.training.steps_read, refresh=True)
+        self.print(
+            f"{self.place}{phase}  train perplexity {row['perplexity']:.2f}  "
+            f"valid {row['val_perplexity']:.2f}{bleu}  {row['tokens_per_second']:,.0f} tokens/s  "
+            f"{row['seconds']:.0f} s"
+        )
+        size = len(self.training.corpus.vocabulary)
+        if row["val_perplexity"] > size:
+            self.print(
+                f"Validation is worse than the uniform distribution over {size:,} tokens. Unless "
+                "it falls in the next epochs, try a smaller learning_rate than "
+                f"{row['learning_rate']:g}, or clip the gradients."
+            )
+
+    def print(self, line: str) -> None:
+        if self.show:
+            self.bar.console.print(line, highlight=False, soft_wrap=True)
+
+    def _show(self, figures: str) -> None:
+        """Show the tokens read in the bar; without a terminal as a line, the first at once."""
+        training, now = self.training, time.perf_counter()
+        tokens = f"{training.tokens_read:,} of {training.batches.num_tokens:,} tokens{figures}"
+        if self.has_bar:
+            self.bar.update(self.task, completed=training.steps_read, figures=tokens, refresh=True)
+        elif now - self.logged > LOG_SECONDS:
+            self.logged = now
+            self.print(f"{self.place}  {tokens}")
+
+
+class Tables(keras.callbacks.Callback):
+    """Writes `metrics.csv`, the TensorBoard scalars and `curves.png` after each epoch."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.training = training
+        self.drawn = -math.inf  # when
+        self.num_events = 0  # epochs that this process has written for TensorBoard
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.write(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
+
+    def write(self, *, draw: bool = True) -> None:
+        folder, history = self.training.folder, self.training.progress.history
+        names = list(history[0])
+        rows = [[row.get(name, "") for name in names] for row in history]
+        write_csv(folder / "metrics.csv", [names, *rows])
+        events = []
+        for row in history[self.num_events :]:
+            scalars = {tag: value for tag, value in row.items() if tag != "phase"}
+            events.append((int(row["epoch"]), _tensorboard.scalars(scalars)))
+        # At first a fresh file, so that a resumed run has each epoch once.
+        _tensorboard.write(folder / "tensorboard", events, append=self.num_events > 0)
+        self.num_events = len(history)
+        if draw:
+            columns = {"valid": "val_perplexity", "train": "perplexity"}
+            if self.training.is_two_tailed:
+                columns["valid, without averages"] = f"val_perplexity_{PLAIN}"
+            model = self.training.model.name
+            curves = {f"{model} {n}": [row[key] for row in history] for n, key in columns.items()}
+            plot_curves(curves, folder / "curves.png")
+            self.drawn = time.perf_counter()
+
+
+def told_time(seconds: float, epochs: int) -> str:
+    """Return a sentence that says how long an epoch takes, and all of them.
+
+    Example:
+
+    >>> from dualnet.training.reporting import told_time
+    >>> told_time(90.4, 40)
+    'An epoch takes about 90 s here, 40 epochs about 1.0 h.'
+    """
+    of_all = f", {epochs} epochs about {duration(seconds * epochs)}" if epochs > 1 else ""
+    return f"An epoch takes about {duration(seconds)} here{of_all}."
+
+
+def duration(seconds: float) -> str:
+    """Return a time in seconds, minutes or hours, such as "8.0 s", "90 s", "15 min", "1.5 h"."""
+    if seconds < 100:
+        return f"{seconds:.{int(seconds < 10)}f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
