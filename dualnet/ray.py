@@ -1,4 +1,5 @@
-"""`dualnet.extras.ray`, under the name that users import."""
+"""Scores of texts in Ray Data, on as many machines as there are."""
 
+# The name that users, and exported folders, import.
 from dualnet.extras.ray import *  # noqa: F403
 from dualnet.extras.ray import __all__ as __all__

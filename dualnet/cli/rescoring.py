@@ -155,9 +155,6 @@ def _names(options: Rescore, runs: Sequence[Run]) -> list[str]:
     if translators and options.input is None:
         name = str(translators[0].path)
         raise ArgumentError("--input", f"must be given for {name!r}, which translates.")
-    if (options.adapt or options.carry) and len(translators) == len(runs):
-        option = "--adapt" if options.adapt else "--carry"
-        raise ArgumentError(option, "needs a RUN of a language model.")
     paths = [run.path.resolve() for run in runs]
     names = [path.stem if path.suffix == ".keras" else path.name for path in paths]
     for name in names:

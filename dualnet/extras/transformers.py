@@ -111,7 +111,7 @@ class _Network:
         self.model = LanguageModel.from_config(config)
         graph = self.model.graph.without_past_decode()
         self.variables = names_in(graph.core)
-        hidden = [each for each in graph.layer_outputs.values() if each is not graph.hidden]
+        hidden = [output for output in graph.layer_outputs.values() if output is not graph.hidden]
         outputs = [graph.word_logits, *graph.new_states, *hidden, graph.hidden]
         self.core = keras.Model([graph.tokens, *graph.states], outputs)
         self.masked: keras.Model | None = None  # reads padding, whose id is -1

@@ -237,8 +237,8 @@ def log_probabilities(
     totals = np.zeros(len(streams))
     while order:
         rows = max(1, min(ROWS, translation.POSITIONS // widths[owner_of[order[0]]]))
-        several = rows if sources else CALLS * rows
-        group, order = order[:several], order[several:]
+        size = rows if sources else CALLS * rows
+        group, order = order[:size], order[size:]
         used, places = np.unique([owner_of[i] for i in group], return_inverse=True)
         constants = None
         if isinstance(model, TranslationModel):
@@ -274,9 +274,9 @@ def _of_neighbours(
         left = counts > start
         new = left & (shared <= start + STEPS)  # the others are equal so far
         answers: list[list[np.ndarray]] = []
-        for part in np.split(np.flatnonzero(new), range(most, new.sum(), most)):
-            several = 1 << (len(part) - 1).bit_length()  # few numbers of rows are compiled
-            rows = np.append(part, np.full(several - len(part), part[0]))
+        for group in np.split(np.flatnonzero(new), range(most, new.sum(), most)):
+            size = 1 << (len(group) - 1).bit_length()  # few numbers of rows are compiled
+            rows = np.append(group, np.full(size - len(group), group[0]))
             columns = start + np.arange(STEPS + 1)
             inside = columns <= counts[rows, None]
             pieces = ids[(begins[rows, None] + columns) * inside]
@@ -286,7 +286,7 @@ def _of_neighbours(
                 segment |= {"constants": constants, "owners": owners[rows]}
             answer = reader.predict_on_batch(segment)
             losses: Any = np.sum(answer["losses"] * inside[:, 1:], axis=1, dtype=np.float64)
-            answers.append([array[: len(part)] for array in (losses, *answer["states"])])
+            answers.append([array[: len(group)] for array in (losses, *answer["states"])])
         losses, *states = map(np.concatenate, zip(*answers))
         places = np.cumsum(new) - 1
         totals[left] -= losses[places[left]]
@@ -337,5 +337,5 @@ def _losses_given_sources(graph: Graph, segment: dict[str, Any]) -> dict[str, An
     A segment also has `constants`, arrays with a row for each source, and `owners`, int
     `(batch,)`, the source of each row.
     """
-    constants = [ops.take(part, segment["owners"], axis=0) for part in segment["constants"]]
+    constants = [ops.take(array, segment["owners"], axis=0) for array in segment["constants"]]
     return questions.losses(graph, {**segment, "states": [*constants, *segment["states"]]})

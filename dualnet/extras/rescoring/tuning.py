@@ -150,7 +150,7 @@ def compare(
     random, share = np.random.default_rng(seed), np.full(len(lists), 1 / len(lists))
     samples = (random.multinomial(len(lists), share) @ rows for _ in range(RESAMPLES))
     sums = np.stack([rows.sum(axis=0), *samples])  # of base, rescored and oracle side by side
-    values = [sign * gains(metric, part) for part in np.split(sums, 3, axis=1)]
+    values = [sign * gains(metric, columns) for columns in np.split(sums, 3, axis=1)]
     figures = [
         Figure(float(row[0]), *map(float, np.percentile(row[1:], [2.5, 97.5])))
         for row in [*values, values[1] - values[0]]
