@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 from pathlib import Path
-from typing import Any
 
 from dualnet._checks import MULTIPLES, ArgumentError, whole_number
 from dualnet._files import folder_beside
@@ -38,10 +37,9 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
     return found
 
 
-def check_keep_every(name: str, value: Any) -> str:
-    """Return `value` if `ranges` reads it, else raise `ArgumentError`."""
+def check_keep_every(name: str, value: str) -> None:
+    """Raise `ArgumentError` for a schedule that `ranges` cannot read."""
     ranges(value)
-    return value
 
 
 def due(keep_every: str, before: int, after: int) -> list[int]:

@@ -111,9 +111,9 @@ class Checkpoint(keras.callbacks.Callback):
         if checkpoints.exist(folder):
             way_out = f"The last checkpoint in {str(folder)!r} is intact: resume from it with "
             way_out += "--resume, or train again"
-        rate = self.training.plan.learning_rate
         raise DivergedError(
             reason,
             f"{reason}, in epoch {len(progress.history) + 1} by step {progress.step}. {way_out}, "
-            f"with a smaller learning_rate (it was {rate:g}) or with clipnorm=1.",
+            f"with a smaller learning_rate (it was {self.training.plan.learning_rate:g}) or with "
+            "clipnorm=1.",
         )

@@ -81,7 +81,8 @@ def train_seeds(
         if progress:
             print(f"Seed {seed}:", file=sys.stderr, flush=True)
         is_begun = (folder / CARD).is_file()
-        arguments = {"name": name, "corpus": corpus, "resume": is_begun, **settings}
+        arguments = {"name": name, "corpus": corpus, **settings}
+        arguments |= {"resume": is_begun, "evaluate": True}
         if first is not None and not is_begun:
             read, card = read or _corpus_of(first, corpus), read_card(first)
             arguments |= {"corpus": read, **dict.fromkeys(READ_AS)}
