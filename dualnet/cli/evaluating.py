@@ -135,7 +135,7 @@ def evaluate(options: Evaluate) -> Result:
     if run.is_folder or options.dynamic:
         _check_kind(options, run.translates)
     if options.dynamic:
-        return adapt(options)
+        return _adapted(options, run)
     _check_text(options, run)
     quietly("dualnet.evaluation")
     from dualnet import builders, evaluation
@@ -164,7 +164,10 @@ def adapt(options: Adapt) -> Result:
         dualnet adapt runs/dual
         dualnet adapt runs/dual --rule sgd --set learning_rate=0.1 --split valid --keep runs/adapted
     """
-    run = Run.open(options.run_folder).check_language_model("RUN")
+    return _adapted(options, Run.open(options.run_folder).check_language_model("RUN"))
+
+
+def _adapted(options: Adapt, run: Run) -> Result:
     if options.keep is not None:
         _check_keep(options.keep, run)
     settings = _settings_of(options, DynamicEvaluating)

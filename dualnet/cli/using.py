@@ -149,7 +149,10 @@ def generate(options: Generate) -> Result | None:
         generation.generate(model, prompts[0], on_text=_show, **settings)
         print()
         return None
-    texts = generation.generate(model, prompts, **settings)
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"up to {options.max_tokens:,} tokens"):  # on a terminal
+        texts = generation.generate(model, prompts, **settings)
     used = {name: settings[name] for name in (DRAWN if options.beam is None else SEARCHED)}
     shown = texts if options.n_best is None else itertools.chain(*texts)
     return Result({"texts": texts, "prompts": prompts, **used}, "\n\n".join(shown))
