@@ -25,7 +25,6 @@ def field(
     default: object = dataclasses.MISSING,
     check: Callable[[str, Any], object] | None = None,
     *,
-    unless: Mapping[str, object] | None = None,
     group: str | None = None,
     **option: object,
 ) -> Any:
@@ -34,11 +33,10 @@ def field(
     Args:
         default: Its default; without one, it must be given.
         check: Function of the name and a value, which raises `ArgumentError` to refuse it.
-        unless: Settings, each with the value beside which the field has no effect.
         group: Title of a group of options, by default that of its class.
         **option: Arguments of its option on the command line, see `cli.command`.
     """
-    metadata = {"check": check, "unless": unless or {}, "group": group, "option": option}
+    metadata = {"check": check, "group": group, "option": option}
     if isinstance(default, list):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -169,16 +167,6 @@ class Settings:
             field.name: value
             for field in dataclasses.fields(self)
             if (value := getattr(self, field.name)) != default_of(field)
-        }
-
-    @classmethod
-    def idle(cls, settings: Mapping[str, object]) -> set[str]:
-        """Return the names of the fields that have no effect beside `settings`."""
-        return {
-            field.name
-            for field in dataclasses.fields(cls)
-            for name, value in field.metadata.get("unless", {}).items()
-            if name in settings and settings[name] == value
         }
 
     @classmethod

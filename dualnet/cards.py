@@ -10,11 +10,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
 from dualnet._data import folder, list_tables
 from dualnet._toml import OTHERS, Kind, Schema, check_keys, read_toml
+
+Table: TypeAlias = Mapping[str, Any]  # of TOML
+Arguments: TypeAlias = Mapping[str, Any]  # of a builder, by name
 
 # What Keras and TensorFlow accept as the name of a model.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -113,20 +116,20 @@ class Card:
     paper: str = ""
     table: str = ""
     builder: str
-    config: Mapping[str, Any]
-    recipe: Mapping[str, Any]
-    evaluation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config: Table
+    recipe: Table
+    evaluation: Table = dataclasses.field(default_factory=dict)
     parameters: int | None = None
     printed: str = ""
     published: Mapping[str, list[float]] = dataclasses.field(default_factory=dict)
-    also_published: tuple[Mapping[str, Any], ...] = ()
+    also_published: tuple[Table, ...] = ()
     lowercase: bool = False
-    measured: tuple[Mapping[str, Any], ...] = ()
+    measured: tuple[Table, ...] = ()
     ours: tuple[str, ...] = ()
     note: str = ""
     seed: int | None = None
     weights: str = ""
-    trained_on: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    trained_on: Table = dataclasses.field(default_factory=dict)
     file: str = ""
 
     def __repr__(self) -> str:
@@ -154,7 +157,7 @@ def is_file(name: StrPath) -> bool:
     return os.fspath(name).lower().endswith(".toml")
 
 
-def bases_of(name: str, table: Mapping[str, Any]) -> list[str]:
+def bases_of(name: str, table: Table) -> list[str]:
     """Return the bases of card `name`, whose table is given, as names and paths.
 
     A path is relative to the folder of the card.
@@ -214,7 +217,7 @@ def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     return [*tables, copy.deepcopy(table)]
 
 
-def override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) -> dict[str, Any]:
+def override(bases: Table, table: Table, corpus: str) -> dict[str, Any]:
     """Return the values of `bases`, extended and replaced by what `table` says on `corpus`."""
     special = table.get("corpora", {}).get(corpus, {})
     patterns = table.get("without", ())
@@ -237,7 +240,7 @@ def override(bases: Mapping[str, Any], table: Mapping[str, Any], corpus: str) ->
     return values
 
 
-def replace_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def replace_values(config: Table, overrides: Table) -> dict[str, Any]:
     """Return `config` with `overrides`, of which `units` and `initializer` replace others too."""
     dropped = {*SIZES, "lower_units"} if overrides.get("units") is not None else set()
     if "initializer" in overrides:
@@ -245,14 +248,14 @@ def replace_values(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> d
     return {**{key: config[key] for key in config if key not in dropped}, **overrides}
 
 
-def with_vocabulary_size(arguments: Mapping[str, Any], size: int) -> dict[str, Any]:
+def with_vocabulary_size(arguments: Arguments, size: int) -> dict[str, Any]:
     """Return the builder's `arguments` with this `vocabulary_size`, for every member too."""
     if "members" not in arguments:
         return {**arguments, "vocabulary_size": size}
     return with_members(arguments, lambda own: with_vocabulary_size(own, size))
 
 
-def with_members(arguments: Mapping[str, Any], change: Callable[..., Any]) -> dict[str, Any]:
+def with_members(arguments: Arguments, change: Callable[..., Any]) -> dict[str, Any]:
     """Return a builder's `arguments`, with those of its members, if any, changed by `change`."""
     members = [
         {**member, "arguments": change(member["arguments"])}
@@ -261,7 +264,7 @@ def with_members(arguments: Mapping[str, Any], change: Callable[..., Any]) -> di
     return {**arguments, **({"members": members} if members else {})}
 
 
-def all_arguments(arguments: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def all_arguments(arguments: Arguments) -> Iterator[Arguments]:
     """Yield the arguments of a builder, and those of all its members."""
     yield arguments
     for member in arguments.get("members", ()):

@@ -7,24 +7,16 @@ import fnmatch
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dualnet import cards
 from dualnet._checks import ArgumentError, StrPath, check_choice, did_you_mean
 from dualnet._data import list_tables
-from dualnet.cards import Card, is_file, located
+from dualnet.cards import Arguments, Card, is_file, located
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
-
-
-POLICY = " Call keras.config.set_dtype_policy before you build the model."
-WAYS_OUT = {  # of arguments that no builder has
-    "dtype": POLICY,
-    "dtype_policy": POLICY,
-    "pretrained": " `weights` names the text that shipped weights were trained on, as in "
-    'zoo.build("dual_lstm", weights="wikitext-2"); zoo.list_models(pretrained=True) lists them.',
-}
+    from dualnet.builders.arguments import Overrides
 
 
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
@@ -87,7 +79,7 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
             raise ArgumentError("name", f"{required} Received: {source!r}, which {fault}.")
         raise ValueError(message)
     tables = cards.tables_of(source)
-    corpora: Mapping[str, Any] = next(
+    corpora: Arguments = next(
         (table["corpora"] for table in reversed(tables) if table.get("corpora")), {}
     )
     if corpus is None:
@@ -112,7 +104,11 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
 
 
 def build(
-    name: StrPath, *, corpus: str | None = None, weights: str | None = None, **overrides: Any
+    name: StrPath,
+    *,
+    corpus: str | None = None,
+    weights: str | None = None,
+    **overrides: "Unpack[Overrides]",
 ) -> "LanguageModel":
     """Return model `name`, randomly initialised, or with trained weights.
 
@@ -169,7 +165,7 @@ def _shipped(model_name: str, weights: Any) -> StrPath:
     return folder_of_shipped() / name
 
 
-def _build_trained(path: StrPath, overrides: Mapping[str, Any]) -> "LanguageModel":
+def _build_trained(path: StrPath, overrides: Arguments) -> "LanguageModel":
     """Return the model of a RUN, built with `overrides`, which must fit its weights."""
     from dualnet import builders
     from dualnet.runs import Run
@@ -200,7 +196,7 @@ def _build_trained(path: StrPath, overrides: Mapping[str, Any]) -> "LanguageMode
 
 
 def arguments_of(
-    card: Card, overrides: Mapping[str, Any], *, ensembles: tuple[str, ...] = ()
+    card: Card, overrides: Arguments, *, ensembles: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Return the arguments of the builder of `card`, with `overrides`.
 
@@ -221,8 +217,8 @@ def arguments_of(
     unknown = sorted((arguments.keys() - {*names}) | (to_members.keys() - {*known}))
     if unknown:
         name = unknown[0]
-        way_out = WAYS_OUT.get(name) or did_you_mean(name, known)
-        way_out = way_out or f" help(dualnet.builders.{card.builder}) lists them."
+        lists = f" help(dualnet.builders.{card.builder}) lists them."
+        way_out = did_you_mean(name, known) or lists
         message = f"must be an argument of the builder {card.builder!r}"
         message += " or of its members" * is_ensemble
         received = {name: {**arguments, **to_members}[name]}
@@ -238,13 +234,13 @@ def arguments_of(
     return arguments
 
 
-def vocabulary_size_of(arguments: Mapping[str, Any]) -> int | None:
+def vocabulary_size_of(arguments: Arguments) -> int | None:
     """Return the `vocabulary_size` among the builder's `arguments`, or those of its members."""
     *_, last = cards.all_arguments(arguments)  # the members have the same
     return last.get("vocabulary_size")
 
 
-def known_arguments(card: Card, overrides: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+def known_arguments(card: Card, overrides: Arguments = MappingProxyType({})) -> list[str]:
     """Return the names of the arguments of the builder of `card`, and of its members'."""
     from dualnet.builders import BUILDERS
 
@@ -255,7 +251,7 @@ def known_arguments(card: Card, overrides: Mapping[str, Any] = MappingProxyType(
     return list(dict.fromkeys(names))
 
 
-def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def resolve(config: Arguments, overrides: Arguments) -> dict[str, Any]:
     """Return `config` with `overrides`, without the values that they make meaningless.
 
     `units` replaces all sizes, another `initializer` the range of the old one, another `cell`,
@@ -271,7 +267,7 @@ def resolve(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str
     return cards.replace_values(config, overrides)
 
 
-def builder_arguments(builder: Any, config: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
+def builder_arguments(builder: Any, config: Arguments = MappingProxyType({})) -> list[str]:
     """Return the names of a builder's arguments, with those of its cells if it takes them.
 
     So it is with those of parts of your own that `config` names.
@@ -308,7 +304,7 @@ def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Car
 
 
 def _member_arguments(
-    members: list[Card], overrides: Mapping[str, Any], ensembles: tuple[str, ...]
+    members: list[Card], overrides: Arguments, ensembles: tuple[str, ...]
 ) -> list[dict[str, Any]]:
     """Return a table of `builder` and `arguments` for each of `members`."""
     tables = []

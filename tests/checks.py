@@ -316,8 +316,6 @@ def documented(kind):
 def excluded(entry):
     """Return values that the entry of a manual excludes, such as "float above 0, at most 1."."""
     kind, *_ = re.split(r"[. ,]", entry)
-    if kind == "bool":
-        return ["no", 1]
     if kind == "int" and "or None" not in entry:
         least = re.match(r"int, (?:at least|from) (\d)", entry)
         return [1.5, -1, int(least[1]) - 1 if least else "3"]

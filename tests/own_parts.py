@@ -92,15 +92,6 @@ class Counted(OutputProjection):
 
 
 @keras.saving.register_keras_serializable("own")
-class Shared(LSTMCell):
-    """Takes an argument that the connection `Gated` has, too."""
-
-    def __init__(self, units, *, gain=1.0, **kwargs):
-        super().__init__(units, **kwargs)
-        self.gain = gain
-
-
-@keras.saving.register_keras_serializable("own")
 class Taking(LSTMCell):
     """Takes an argument of the builder."""
 
@@ -138,14 +129,6 @@ class Narrow(keras.layers.Layer):
 
     def call(self, inputs):
         return inputs[1][..., :1]
-
-
-@keras.saving.register_keras_serializable("own")
-class Nameless(keras.layers.Layer):
-    """A connection that takes no name."""
-
-    def __init__(self, units):
-        super().__init__()
 
 
 class Unregistered(LSTMCell):

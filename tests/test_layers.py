@@ -390,7 +390,7 @@ MANUALS = {
     if inspect.isclass(kind)
 }
 REFUSED = {  # beside what the manual excludes in its first words
-    layers.DOCOutput: {"experts": [3, []], "balance_form": ["codes"], "latent_activation": ["tan"]},
+    layers.DOCOutput: {"balance_form": ["codes"], "latent_activation": ["tan"]},
     layers.DepthGatedLSTMCell: {
         "units": [[4, 3]], "peepholes": [None, True], "first_gate": ["owned"],
         "locked": [["mogrifier"]],

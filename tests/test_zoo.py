@@ -1,5 +1,8 @@
 import contextlib
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,10 +15,11 @@ import dualnet
 from benchmarks import published
 from dualnet import cards, training, zoo
 from dualnet.builders import BUILDERS
+from dualnet.builders.arguments import Overrides
 from dualnet.builders.initializers import INITIALIZERS, NEEDS_RANGE
 from dualnet.requests import DynamicEvaluating
 from dualnet.training import Recipe, split_overrides
-from tests.checks import UNTRACED, array
+from tests.checks import UNTRACED, array, once
 from tests.reference import log_softmax
 
 pytestmark = UNTRACED
@@ -435,7 +439,6 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
     ("overrides", "message"),
     [
         ({"unit": 3}, "`unit` must be an argument.*unit=3. Did you mean 'units'.$"),
-        ({"dtype_policy": "float16"}, "='float16'. Call keras.config.set_dtype_policy before you"),
         ({"zzz": 3}, "zzz=3. help.dualnet.builders.language_model. lists them"),
         ({"connection": "duel"}, "Did you mean 'dual'"),
         ({"cell": "LSTM"}, "`cell` must be one of.*Did you mean 'lstm'"),
@@ -444,7 +447,7 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
             r"`recurrent_units` must be one size, or one for each of the 3.*\[3, 4\], depth=3",
         ),
         ({"dual_units": 3, "units": 4}, "`dual_units` must equal `embedding_units`, 4"),
-        ({"recurrent_units": [3], "units": 4}, "one for each of the 2 `recurrent_layers`"),
+        ({"recurrent_units": [3], "units": 4}, "one for each of the rec.*recurrent_layers=2"),
         ({"locked_dropouts": ["inputs"]}, "`locked_dropouts`.*Did you mean 'input'"),
         ({"vocabulary_size": 0}, "`vocabulary_size`"),
         ({"name": "dual-lstm"}, "Did you mean one of.*'dual_lstm'"),
@@ -659,3 +662,38 @@ def test_the_queue_of_benchmarks_has_settings_that_its_models_take():
             for measured in zoo.card(name, table).measured:
                 for group in re.findall(r"--group (\S+)", measured["command"]):
                     assert group in queue, name
+
+
+def test_type_checkers_know_the_arguments_of_every_builder():
+    names = {name for builder in BUILDERS.values() for name in zoo.builder_arguments(builder)}
+    assert {*Overrides.__annotations__} == names - {"name"}
+
+
+CLIENT = """\
+import numpy as np
+from dualnet import zoo
+
+model = zoo.build("dual_lstm", vocabulary_size=9, units=4, experts=[0, 1, 2], cell="lstm")
+logits, state = model.advance(np.array([[1, 2]]), model.initial_state(1))
+logits, state = model.advance([[3]], state)
+names: list[str] = zoo.list_models("dual*")
+print(len(model.vocabulary), zoo.card("lstm").config["units"], logits)
+zoo.build("dual_lstm", unts=4)
+"""
+
+
+@pytest.mark.slow
+@once
+def test_a_client_passes_a_type_checker_but_for_a_misspelt_argument(tmp_path):
+    (tmp_path / "client.py").write_text(CLIENT)
+    command = ["mypy", "--strict", "--follow-imports=silent", "client.py"]
+    result = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(Path(dualnet.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    [error, *_] = result.stdout.splitlines()
+    assert re.search(r'client.py:9: error: Unexpected keyword argument "unts"', error)
+    assert "Found 1 error in 1 file" in result.stdout

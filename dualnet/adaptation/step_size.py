@@ -12,7 +12,7 @@ from dualnet._backend import assign_all, values_of
 from dualnet._checks import ArgumentError, as_texts
 from dualnet.adaptation.adapted_copy import Adaptation
 from dualnet.builders import LanguageModel
-from dualnet.builders.stations import Cache
+from dualnet.builders.wrapping_stations import Cache
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
 from dualnet.requests import AUTO, Learning

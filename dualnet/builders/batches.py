@@ -1,103 +1,99 @@
 """Checks of batches before the first step, and of the tokens and states given to a model."""
 
 import itertools
-import reprlib
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
+import keras
 import numpy as np
-from keras import ops, tree, utils
+from keras import ops, tree
+from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError
+from dualnet._types import Tensor
 
-TOKENS = "must be an integer array of shape (batch, time)"
+# Arrays, a `keras.utils.PyDataset`, a dataset of the backend, or a generator.
+Data: TypeAlias = Any
+Batch: TypeAlias = tuple[Any, ...]  # tokens, targets, weights
 
 
-def look_ahead(data, targets, batch_size, *, check, faults):
-    """Return `data` and the number of rows of its batches, looked up in the first one.
+def look_ahead(data: Data, batch_size: int | None) -> tuple[Data, Batch, int]:
+    """Return `data`, its first batch `(tokens, targets, ...)`, and the number of rows of a batch.
 
-    `check` is called with its tokens and targets, or those of arrays, `data` and `targets`. The
-    batches of a generator are checked as they are read; an error is also put into the list
-    `faults`, since TensorFlow raises another.
+    Of arrays, which have their targets elsewhere, the batch is all tokens.
+
+    Raises:
+        ArgumentError: if a batch that is known already has another number of rows.
     """
     if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
-        rows, batch_size = len(data), batch_size or 32
-        if rows < batch_size or rows % batch_size:
+        batch_size = batch_size or 32
+        if len(data) < batch_size or len(data) % batch_size:
             reason = "since each row continues the stream of the row `batch_size` before it."
-            received = f"{reason} Received: {rows} rows, batch_size={batch_size}."
+            received = f"{reason} Received: {len(data)} rows, batch_size={batch_size}."
             raise ArgumentError("x", f"must hold a multiple of `batch_size` rows, {received}")
-        check(data, targets)
-        return data, batch_size
-    spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
-    fixed_rows = spec is None or tree.flatten(spec)[0].shape[0] is not None
+        return data, (data,), batch_size
     carried = getattr(data, "carried", True)
-    if not fixed_rows and carried:
-        reason = "since each row continues the stream of the same row of the batch before."
-        received = "Received: a dataset whose last batch may hold fewer rows."
+    spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
+    if carried and spec is not None and tree.flatten(spec)[0].shape[0] is None:
+        required = "must come in batches of one size: each row continues that of the batch before."
         way_out = " Use batch(batch_size, drop_remainder=True)."
-        raise ArgumentError("x", f"must come in batches of one size, {reason} {received}", way_out)
-    if isinstance(data, utils.PyDataset):
-        last = data[data.num_batches - 1] if carried and data.num_batches else None
-        rows = _rows(data[0], check)
-        if last is not None:
-            check_streams(_rows(last), rows)
-    elif iter(data) is data:  # a generator: the first batch is put back
-        first = next(data)
-        rows = _rows(first)
-        data = _of_one_size(itertools.chain([first], data), rows, check, faults)
+        raise ArgumentError("x", required, way_out)
+    if isinstance(data, keras.utils.PyDataset):
+        first = _as_batch(data[0])
+        if carried and data.num_batches:
+            last = _as_batch(data[data.num_batches - 1])
+            check_streams(num_rows(last), num_rows(first))
     else:
-        rows = _rows(next(iter(data)), check)
-    return data, rows
+        batches = iter(data)
+        first = _as_batch(next(batches))
+        if batches is data:  # a generator, the only iterator that Keras takes
+            data = (batch for batch in itertools.chain([first], batches))
+    return data, first, num_rows(first)
 
 
-def _rows(batch, check=None):
-    """Return the number of rows of `batch`, its inputs or a tuple that begins with them."""
-    inputs, *rest = batch if isinstance(batch, (tuple, list)) else (batch,)
-    if check is not None:
-        check(inputs, rest[0] if rest else None)
-    return int(tree.flatten(inputs)[0].shape[0])
+def _as_batch(batch: object) -> Batch:
+    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
 
 
-def _of_one_size(batches, rows, check, faults):
-    """Yield `batches`, as a generator, the only iterator that Keras takes, and check them."""
-    for batch in batches:
-        try:
-            check_streams(_rows(batch, check), rows)
-        except ArgumentError as error:
-            faults.append(error)
-            raise
-        yield batch
+def num_rows(batch: Batch) -> int:
+    """Return the number of rows of a batch."""
+    return int(tree.flatten(batch[0])[0].shape[0])
 
 
-def check_streams(rows, streams):
+def check_streams(rows: int, streams: int) -> None:
     """Raise `ArgumentError` if the number of rows of a batch is not the number of streams."""
     if rows != streams:
-        way_out = " Leave the incomplete batch out, or use `Corpus.batches`, which does."
         required = f"must come in batches of {streams} rows, the number of streams."
+        way_out = " Leave the incomplete batch out, or use `Corpus.batches`, which does."
         raise ArgumentError("x", f"{required} Received: a batch of {rows}.", way_out)
 
 
-def check_range(name, ids, lowest, vocabulary_size, way_out=""):
+def check_range(
+    name: str, ids: np.ndarray, lowest: int, vocabulary_size: int, way_out: str = ""
+) -> None:
     """Raise `ArgumentError` if an id is no integer, below `lowest` or beyond the vocabulary."""
     if ids.dtype.kind == "f" and not np.all(whole := ids % 1 == 0):
         received = f"Received: {ids[~whole][0]}."
         raise ArgumentError(name, f"must hold integers, the ids of words. {received}", way_out)
     low, high = ids.min(), ids.max()
     if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
-        range_of_ids = f"0 to {vocabulary_size - 1}{', or -1 for padding' * (lowest < 0)}"
-        required = f"must hold ids of the model's vocabulary, {range_of_ids}."
+        padding = ", or -1 for padding" if lowest < 0 else ""
+        required = f"must hold ids of the model's vocabulary, 0 to {vocabulary_size - 1}{padding}."
         raise ArgumentError(name, f"{required} Received: {low} to {high}.", way_out)
 
 
-def check_call(name, ids, lowest, vocabulary_size):
+def check_tokens(name: str, tokens: ArrayLike, lowest: int, vocabulary_size: int) -> None:
     """Raise `ArgumentError` for ids of another shape or vocabulary, unless they are symbolic."""
-    values = _values_of(ids)
+    values = _values_of(tokens)
     if values is not None:
-        if values.ndim != 2 or not values.size:
-            received = f"Received: shape {values.shape}."
-            raise ArgumentError(name, f"{TOKENS}, both at least 1. {received}")
+        if values.ndim != 2 or not values.size or values.dtype.kind not in "iuf":
+            required = "must be an integer array of shape (batch, time), both at least 1."
+            received = f"Received: shape {values.shape}, dtype {values.dtype}."
+            raise ArgumentError(name, f"{required} {received}")
         check_range(name, values, lowest, vocabulary_size)
 
 
-def check_targets(targets, shape, vocabulary_size):
+def check_targets(targets: Any, shape: tuple[int, ...], vocabulary_size: int) -> None:
     """Raise `ArgumentError` unless there is a target for each of the tokens, of their `shape`.
 
     As in Keras, they may be alone in a list, and have another axis, of 1. Those below 0 count for
@@ -105,15 +101,16 @@ def check_targets(targets, shape, vocabulary_size):
     """
     [targets] = targets if isinstance(targets, (list, tuple)) else [targets]
     values = None if targets is None else _values_of(targets)
-    if values is not None and values.shape not in (shape, (*shape, 1)):
+    if values is None:
+        return
+    if values.shape not in (shape, (*shape, 1)):
         required = f"must hold an id for each token of `x`, shape {shape}."
         raise ArgumentError("y", f"{required} Received: shape {values.shape}.")
-    if values is not None and values.size:
-        way_out = " A target below 0 counts for nothing."
-        check_range("y", np.where(values < 0, 0, values), 0, vocabulary_size, way_out)
+    way_out = " A target below 0 counts for nothing."
+    check_range("y", np.where(values < 0, 0, values), 0, vocabulary_size, way_out)
 
 
-def _values_of(tokens):
+def _values_of(tokens: ArrayLike) -> np.ndarray | None:
     """Return `tokens` in NumPy, or None if symbolic, or on a device that NumPy cannot read."""
     try:
         return np.asarray(tokens)
@@ -121,43 +118,19 @@ def _values_of(tokens):
         return None
 
 
-def as_tokens(tokens, lowest, vocabulary_size):
+def as_tokens(tokens: ArrayLike, lowest: int, vocabulary_size: int) -> Tensor:
     """Return `tokens` as int32 `(batch, time)`, their values checked unless they are symbolic."""
-    try:
-        values = _values_of(tokens)
-    except ValueError as error:
-        raise ArgumentError("tokens", f"{TOKENS}. Received: {error}") from None
-    array = tokens if values is None else values
-    dtype, shape = getattr(array.dtype, "name", str(array.dtype)), tuple(array.shape)
-    if "int" not in dtype or len(shape) != 2 or 0 in shape:
-        received = f"Received: shape {shape}, dtype {dtype}."
-        raise ArgumentError("tokens", f"{TOKENS}, both at least 1. {received}")
-    if values is not None:
-        check_range("tokens", values, lowest, vocabulary_size)
+    check_tokens("tokens", tokens, lowest, vocabulary_size)
     return ops.convert_to_tensor(tokens, "int32")
 
 
-def as_tensors(state, dtype=None):
-    """Return the arrays of `state` as tensors."""
-    try:
-        return [ops.convert_to_tensor(tensor, dtype) for tensor in state]
-    except Exception as error:  # each backend has its own
-        received = f"Received: {reprlib.repr(state)}."
-        raise ArgumentError("state", f"must be a list of arrays. {received}") from error
-
-
-def as_state(state, rows, sizes):
-    """Return `state` as a list of float32 `(rows, size)`; a size of None is not known yet."""
-    tensors = as_tensors(state, "float32")
+def as_state(state: Sequence[Tensor], rows: int | None, sizes: Sequence[int]) -> list[Tensor]:
+    """Return `state` as a list of float32 `(rows, size)`; `rows` of None is not known yet."""
+    tensors = [ops.convert_to_tensor(array, "float32") for array in state]
     shapes = [tuple(tensor.shape) for tensor in tensors]
-    wanted = [(rows, size) for size in sizes]
-    if len(shapes) != len(wanted) or not all(map(_may_be, shapes, wanted)):
-        arrays = f"{len(wanted)} arrays of shapes {wanted}, a row for each row of `tokens`"
+    fits = [rows in (None, shape[0]) or shape[0] is None for shape in shapes]
+    if [shape[1:] for shape in shapes] != [(size,) for size in sizes] or not all(fits):
+        required = f"must hold {len(sizes)} arrays of shapes {[(rows, size) for size in sizes]}."
         way_out = f" Start with initial_state({rows})."
-        raise ArgumentError("state", f"must hold {arrays}. Received: shapes {shapes}.", way_out)
+        raise ArgumentError("state", f"{required} Received: shapes {shapes}.", way_out)
     return tensors
-
-
-def _may_be(shape, wanted):
-    sizes = zip(shape, wanted)
-    return len(shape) == len(wanted) and all(a == b or None in (a, b) for a, b in sizes)

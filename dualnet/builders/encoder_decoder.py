@@ -1,19 +1,23 @@
 """The builder of a model that translates, from its stations."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self, Unpack
 
 import keras
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
+from dualnet._types import Tensor
+from dualnet.builders.arguments import ModelArguments
 from dualnet.builders.cells import CELLS
+from dualnet.builders.composing import CommonStations
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS
 from dualnet.builders.parts import class_of, options_of
-from dualnet.builders.stations import Attention, CommonStations, Encoder, LayerSizes, Recurrent
+from dualnet.builders.stations import LayerSizes, Recurrent
 from dualnet.builders.translation_model import TranslationModel
+from dualnet.builders.translation_stations import Attention, Encoder
+from dualnet.cards import Arguments
 from dualnet.layers import FirstState, RecurrentCell
 
 # What the stations of a language model offer, and a decoder has no place for.
@@ -46,7 +50,7 @@ class TranslationStations(CommonStations):
         self.layer_sizes()
 
     @classmethod
-    def of(cls, arguments: Any) -> Any:
+    def of(cls, arguments: Arguments) -> Self:
         return super().of({"padded": True, **_with_layers(arguments)})
 
     def layer_sizes(self) -> LayerSizes:
@@ -63,7 +67,7 @@ class TranslationStations(CommonStations):
         return dataclasses.replace(sizes, attentional=attentional)
 
 
-def _with_layers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _with_layers(arguments: Arguments) -> dict[str, Any]:
     """Return `arguments` with `recurrent_layers` for the `depth` of a cell that has none."""
     cell = arguments.get("cell", Recurrent.cell)
     if "depth" not in arguments or cell not in CELLS or "depth" in options_of("cell", cell):
@@ -84,7 +88,7 @@ def encoder_decoder(
     source_vocabulary_size: int | None = None,
     share_embeddings: bool = False,
     name: str = "encoder_decoder",
-    **arguments: Any,
+    **arguments: Unpack[ModelArguments],
 ) -> TranslationModel:
     """Return a model that translates: source ids and target ids to logits of the target words.
 
@@ -129,14 +133,14 @@ def encoder_decoder(
         required = "needs one vocabulary of source and target."
         raise ArgumentError("share_embeddings", f"{required} {received}")
     stations = TranslationStations.of(arguments)
-    arguments = {
+    complete = {
         "vocabulary_size": vocabulary_size,
         "source_vocabulary_size": source_size,
         "share_embeddings": share_embeddings,
         **stations.arguments(),
     }
     parts = _parts(vocabulary_size, source_size, share_embeddings, stations)
-    return TranslationModel(*parts, builder="encoder_decoder", arguments=arguments, name=name)
+    return TranslationModel(*parts, builder="encoder_decoder", arguments=complete, name=name)
 
 
 BUILDERS["encoder_decoder"] = encoder_decoder
@@ -181,7 +185,7 @@ def _parts(
     return encoder, graph, whole
 
 
-def _first_states(sizes: list[int], after: list[Any], source: Any, rule: str) -> list[Any]:
+def _first_states(sizes: list[int], after: list[Tensor], source: Tensor, rule: str) -> list[Tensor]:
     """Return the first states of the decoder, those `after` the encoder where the rule says so."""
     if rule != "encoder":
         return FirstState(sizes, learned=rule == "learned", name="first_state")(source)

@@ -1,20 +1,22 @@
 """The builder of one language model, from its stations."""
 
-from typing import Any
+from typing import Unpack
 
 import keras
 
 from dualnet._checks import check_count
 from dualnet._fields import documented
+from dualnet.builders.arguments import ModelArguments
+from dualnet.builders.composing import STATIONS, Stations, without_regularization
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.stations import STATIONS, WRAPPERS, Stations, without_regularization
 from dualnet.builders.wrapping import wrap
+from dualnet.builders.wrapping_stations import WRAPPERS
 
 
 @documented(*STATIONS.values(), rest="cell_options")
 def language_model(
-    vocabulary_size: int, *, name: str = "language_model", **arguments: Any
+    vocabulary_size: int, *, name: str = "language_model", **arguments: Unpack[ModelArguments]
 ) -> LanguageModel:
     """Return a language model, int32 ids `(batch, time)` to float32 logits.
 
@@ -46,13 +48,13 @@ def language_model(
     """
     check_count("vocabulary_size", vocabulary_size, least=1)
     stations = Stations.of(arguments)
-    arguments = {"vocabulary_size": vocabulary_size, **stations.arguments()}
+    complete = {"vocabulary_size": vocabulary_size, **stations.arguments()}
     if stations.gate.is_used or stations.cache.is_used:
-        base = without_regularization(arguments) if stations.gate.is_used else arguments
+        base = without_regularization(complete) if stations.gate.is_used else complete
         graph = wrap(language_model(**{**base, **WRAPPERS}), stations.gate, stations.cache)
     else:
         graph = _graph(vocabulary_size, stations)
-    return LanguageModel(graph, builder="language_model", arguments=arguments, name=name)
+    return LanguageModel(graph, builder="language_model", arguments=complete, name=name)
 
 
 BUILDERS["language_model"] = language_model

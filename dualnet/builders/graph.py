@@ -3,15 +3,16 @@
 import dataclasses
 import functools
 import inspect
-from typing import Any
+from collections.abc import Sequence
 
 import keras
 from keras import ops
 
-from dualnet.layers import DOCOutput, DualConnection, Recurrence
+from dualnet._types import Tensor
+from dualnet.layers import DOCOutput, DualConnection, PastDecode, Recurrence
 
 
-def token_losses(logits, targets):
+def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """Return -log p(target) in nats, float32 `(batch, time)`.
 
     Args:
@@ -62,18 +63,18 @@ class Graph:
             weights.
     """
 
-    tokens: Any
-    states: list[Any]
-    new_states: list[Any]
-    hidden: Any
-    word_logits: Any
-    features: Any = None
-    head: Any = None
-    past_decode: Any = None
+    tokens: Tensor
+    states: list[Tensor]
+    new_states: list[Tensor]
+    hidden: Tensor
+    word_logits: Tensor
+    features: Tensor | list[Tensor] | None = None
+    head: keras.layers.Layer = None
+    past_decode: PastDecode | None = None
     padded: bool = False
     constants: int = 0
-    encoder: Any = None
-    core: Any = None
+    encoder: keras.Model = None
+    core: keras.Model = None
 
     def __post_init__(self):
         inputs = [self.tokens, *self.states]
@@ -82,34 +83,44 @@ class Graph:
             if self.past_decode is not None:
                 logits = self.past_decode([self.tokens, logits])
             self.core = keras.Model(inputs, [logits, *self.new_states], name="core")
-        self.body: Any = None
+        self.body: keras.Model = None
         if self.head is not None and not takes_targets(self.head):
             self.head = None
         if self.head is not None:
             self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
 
-    def logits(self, tokens, states, *, training=False):
+    def logits(
+        self, tokens: Tensor, states: Sequence[Tensor], *, training: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return the logits of all words, float32 `(batch, time, words)`, and the new states."""
-        logits, *states = self.core([tokens, *states], training=training)
-        return logits, states
+        logits, *after = self.core([tokens, *states], training=training)
+        return logits, after
 
-    def losses(self, tokens, states, targets, *, training=False, temperature=None):
+    def losses(
+        self,
+        tokens: Tensor,
+        states: Sequence[Tensor],
+        targets: Tensor,
+        *,
+        training: bool = False,
+        temperature: Tensor | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:
         """Return -log p of `targets` in nats, float32 `(batch, time)`, and the new states.
 
         The logits are divided by `temperature`, unless that is None.
         """
         if self.head is None or (training and self.past_decode is not None):
-            logits, states = self.logits(tokens, states, training=training)
+            logits, after = self.logits(tokens, states, training=training)
             logits = logits if temperature is None else logits / temperature
-            return token_losses(logits, targets), states
-        features, *states = self.body([tokens, *states], training=training)
+            return token_losses(logits, targets), after
+        features, *after = self.body([tokens, *states], training=training)
         arguments = {"targets": targets, "temperature": temperature}
         if isinstance(self.head, DOCOutput):
             mask = tokens >= 0 if self.padded else None
             if isinstance(features, (list, tuple)):
                 mask = [mask] * len(features)
             arguments |= {"mask": mask, "training": training}
-        return self.head(features, **arguments), states
+        return self.head(features, **arguments), after
 
     def hidden_states(self, tokens, states):
         """Return `layer_outputs` for tokens, float32 `(batch, time, units)`, and the new states."""
@@ -140,13 +151,13 @@ class Graph:
         """Return the model that computes the outputs of all cells of a decoder."""
         return keras.Model([self.tokens, *self.states], self.core.get_layer("decoder").output[0])
 
-    def without_past_decode(self):
+    def without_past_decode(self) -> "Graph":
         """Return this graph without the layer of past decoding, whose weights no logit needs."""
         if self.past_decode is None:
             return self
         return dataclasses.replace(self, past_decode=None, core=None)
 
-    def with_masks(self):
+    def with_masks(self) -> "Graph":
         """Return a graph of the same layers that reads padding as with `padded`.
 
         Every recurrence gets a mask, which it passes on; every embedding reads a word where

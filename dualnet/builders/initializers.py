@@ -1,7 +1,6 @@
 """The initial weights of the papers."""
 
 import math
-from typing import Any
 
 import keras
 import numpy as np
@@ -42,12 +41,12 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
                 weight.assign(value)
 
 
-def _role_of(weight: Any, layer: Any) -> Role | None:
+def _role_of(weight: keras.Variable, layer: keras.layers.Layer) -> Role | None:
     of_keras = isinstance(layer, (keras.layers.Embedding, keras.layers.Dense))
     return getattr(weight, "role", Role.MATRIX if of_keras and len(weight.shape) == 2 else None)
 
 
-def _cell_of(weight: Any, cell: Any) -> Any:
+def _cell_of(weight: keras.Variable, cell: keras.layers.Layer) -> keras.layers.Layer:
     """Return `cell`, or the one of its cells that `weight` belongs to; None for attention."""
     if not hasattr(cell, "cells"):
         return cell
@@ -56,7 +55,12 @@ def _cell_of(weight: Any, cell: Any) -> Any:
 
 
 def _initializer(
-    rule: str, scale: float, weight: Any, role: Role, layer: Any, cell: Any
+    rule: str,
+    scale: float,
+    weight: keras.Variable,
+    role: Role,
+    layer: keras.layers.Layer,
+    cell: keras.layers.Layer,
 ) -> keras.initializers.Initializer | None:
     """Return a fresh initializer for one weight: a used one would repeat its values."""
     bias = Role.BIAS in role

@@ -1,15 +1,14 @@
 """What a `Reader` asks a language model about each token of a segment."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
+from dualnet._types import Tensor
 from dualnet.builders.graph import Graph, token_losses
 from dualnet.layers._fused_cross_entropy import Chunks
 
-Segment = dict[str, Any]
-Answer = dict[str, Any]
+Segment = dict[str, Tensor]  # with the list of `states`
+Answer = dict[str, Tensor]
 
 
 def losses(graph: Graph, segment: Segment, *, training: bool = False) -> Answer:
@@ -33,7 +32,7 @@ def ranks(graph: Graph, segment: Segment) -> Answer:
     batch, time = ops.shape(targets)
     chunks = Chunks(batch * time, words * 4, least=1 if graph.head is None else units // 2)
 
-    def read(targets: Any, *features_of_chunk: Any) -> list[Any]:
+    def read(targets: Tensor, *features_of_chunk: Tensor) -> list[Tensor]:
         logits = keras.tree.pack_sequence_as(features, [rows[None] for rows in features_of_chunk])
         logits = logits if graph.head is None else graph.head(logits)
         losses = token_losses(heated(logits, segment), targets[None])
@@ -69,7 +68,7 @@ def logits(graph: Graph, segment: Segment) -> Answer:
     return {"logits": logits, "states": states}
 
 
-def ranks_of(logits: Any, targets: Any) -> Any:
+def ranks_of(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the number of other words whose logit is not below the target's; 0 is likeliest.
 
     Args:
@@ -83,17 +82,17 @@ def ranks_of(logits: Any, targets: Any) -> Any:
     return ops.sum(ops.cast(counted, "int32"), axis=-1)
 
 
-def heated(logits: Any, segment: Segment) -> Any:
+def heated(logits: Tensor, segment: Segment) -> Tensor:
     """Return `logits` as float32, divided by the temperature if `segment` has one."""
     temperature = _temperature(segment)
     logits = ops.cast(logits, "float32")
     return logits if temperature is None else logits / temperature
 
 
-def _logits(graph: Graph, segment: Segment) -> tuple[Any, list[Any]]:
+def _logits(graph: Graph, segment: Segment) -> tuple[Tensor, list[Tensor]]:
     logits, states = graph.logits(segment["tokens"], segment["states"])
     return heated(logits, segment), states
 
 
-def _temperature(segment: Segment) -> Any:
+def _temperature(segment: Segment) -> Tensor | None:
     return segment["temperature"][0, 0] if "temperature" in segment else None

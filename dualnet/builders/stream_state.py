@@ -1,11 +1,12 @@
 """The recurrent state that a step hands to the next one."""
 
-import contextlib
+from collections.abc import Sequence
 
 import numpy as np
 from keras import layers, ops
 
 from dualnet._checks import ArgumentError
+from dualnet._types import Tensor
 from dualnet.builders.batches import check_streams
 from dualnet.devices import divided
 
@@ -25,31 +26,19 @@ class StreamState(layers.Layer):
         samples: int. Number of streams of each row of a batch, one for each dropout sample.
         first: tuple of arrays `(1, size)` or `(batch_size, size)`, or of a row for each row of a
             batch, the state that the streams start from; None for zeros.
-        faults: list of the errors in batches that were read.
         num_variables: int. Number of variables that the model had when its step was compiled.
     """
 
-    def __init__(self, sizes, **kwargs):
+    def __init__(self, sizes: list[int], **kwargs) -> None:
         super().__init__(trainable=False, **kwargs)
         self.sizes = sizes
-        self.batch_size = None
+        self.batch_size: int | None = None
         self.samples = 1
         self.carried = True
         self.bucketed = False
-        self.first = None
-        self.faults = []
+        self.first: tuple[np.ndarray, ...] | None = None
         self.num_variables = 0
         self.built = True
-
-    @contextlib.contextmanager
-    def raises_faults(self):
-        """Raise the first of `faults` instead of the error that the backend made of it."""
-        try:
-            yield
-        except Exception:
-            if self.faults:
-                raise self.faults.pop() from None
-            raise
 
     @property
     def weights(self):
@@ -60,7 +49,7 @@ class StreamState(layers.Layer):
         """Whether the states are carried, whether batches are bucketed, and the batch size."""
         return self.carried, self.bucketed, self.batch_size
 
-    def resize(self, batch_size, samples=1):
+    def resize(self, batch_size: int, samples: int = 1) -> bool:
         """Make room for `batch_size` streams; return whether the variables are new."""
         self.samples = samples
         if batch_size == self.batch_size:
@@ -68,23 +57,23 @@ class StreamState(layers.Layer):
         for i, size in enumerate(self.sizes):
             if self.batch_size is not None:
                 delattr(self, f"state_{i}")
-            named = {"name": f"state_{i}", "dtype": "float32"}
-            setattr(self, f"state_{i}", self.add_weight((batch_size, size), "zeros", **named))
+            name = f"state_{i}"
+            setattr(self, name, self.add_weight((batch_size, size), "zeros", "float32", name=name))
         self.batch_size = batch_size
         self.restart()
         return True
 
-    def read(self, batch_size):
+    def read(self, batch_size: int | None) -> list[Tensor]:
         """Return a copy of the states, since a step may assign to them before it uses them."""
-        if batch_size is not None:
+        if batch_size is not None and self.batch_size is not None:
             check_streams(batch_size, self.batch_size)
         return divided([ops.copy(state) for state in self._states()])
 
-    def write(self, states):
+    def write(self, states: Sequence[Tensor]) -> None:
         for variable, state in zip(self._states(), states):
             variable.assign(state)
 
-    def restart(self):
+    def restart(self) -> None:
         """Let the streams start from their first state again."""
         of_batch = None if self.batch_size is None else self.batch_size // self.samples
         rows = {len(state) for state in self.first or ()} - {1, of_batch, self.batch_size}

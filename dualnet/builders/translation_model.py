@@ -1,15 +1,23 @@
 """`TranslationModel`: a language model of the target whose first state comes from a source."""
 
-from keras import ops, saving
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import keras
+from keras import ops
+from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError
-from dualnet.builders.batches import as_tensors, as_tokens, check_call, check_targets
-from dualnet.builders.model import LanguageModel, tokeniser_attribute
+from dualnet._types import Tensor
+from dualnet.builders.batches import as_tokens, check_targets, check_tokens
+from dualnet.builders.graph import Graph
+from dualnet.builders.model import LanguageModel
+from dualnet.cards import Arguments
 from dualnet.layers import without_gradients
-from dualnet.text import from_config
+from dualnet.text import Tokenizer, from_config
 
 
-@saving.register_keras_serializable("dualnet")
+@keras.saving.register_keras_serializable("dualnet")
 class TranslationModel(LanguageModel):
     """An encoder-decoder: source and target ids to float32 logits `(batch, time, words)`.
 
@@ -42,12 +50,24 @@ class TranslationModel(LanguageModel):
     (2, 1, 9)
     """
 
-    def __init__(self, encoder, graph, core, *, builder, arguments, **kwargs):
+    tokenisers = ("vocabulary", "source_vocabulary")
+    source_vocabulary: Tokenizer | Any
+
+    def __init__(
+        self,
+        encoder: keras.Model,
+        graph: Graph,
+        core: keras.Model,
+        *,
+        builder: str,
+        arguments: Arguments,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(graph, builder=builder, arguments=arguments, **kwargs)
         self.encoder = graph.encoder = encoder
         self.core = core
         self.source_vocabulary_size = int(arguments["source_vocabulary_size"])
-        self._source_vocabulary = None
+        self.source_vocabulary = None
 
     @property
     def input_shape(self):
@@ -59,9 +79,6 @@ class TranslationModel(LanguageModel):
 
     def call(self, inputs, training=False):
         """Return the logits of a target, or what a step of `fit` and `evaluate` computes."""
-        if not isinstance(inputs, dict):
-            required = "must be a dict of `source` and `target`, ids of a translation model."
-            raise ArgumentError("inputs", f"{required} Received: {type(inputs).__name__}.")
         if "tokens" in inputs:
             return self._call_step(**inputs, training=training)
         self._check_batch(inputs, None)
@@ -74,7 +91,7 @@ class TranslationModel(LanguageModel):
             return self.graph.logits(target, states, training=training)[0]
         return self.graph.losses(target, states, targets, training=training)[0]
 
-    def encode(self, source):
+    def encode(self, source: ArrayLike) -> list[Tensor]:
         """Return the state in which the translation of each source begins.
 
         Args:
@@ -87,49 +104,44 @@ class TranslationModel(LanguageModel):
         Raises:
             ValueError: if a token is no id of the source vocabulary.
         """
-        source = as_tokens(source, -1, self.source_vocabulary_size)
+        ids = as_tokens(source, -1, self.source_vocabulary_size)
         with without_gradients():
-            return list(self.encoder(source, training=False))
+            return list(self.encoder(ids, training=False))
 
-    def initial_state(self, batch_size):
+    def initial_state(self, batch_size: int) -> NoReturn:
         """Raise `ValueError`: the first state of a translation is that of `encode`."""
         required = "must come from `encode(source)`: a translation has no state without a source."
-        raise ArgumentError("state", f"{required} Received: initial_state({batch_size!r}).")
+        raise ArgumentError("state", required)
 
-    def _as_inputs(self, tokens, state):
-        tokens = as_tokens(tokens, -1, self.vocabulary_size)
-        state = as_tensors(() if state is None else state)
-        rows = {tuple(part.shape[:1]) for part in state}
-        count, number = len(self.graph.states), tokens.shape[0]
-        if len(state) != count or rows != {(number,)}:
-            arrays = f"the {count} arrays that `encode` returns, a row for each row of `tokens`"
-            received = f"Received: {len(state)} arrays for {number} rows."
-            raise ArgumentError("state", f"must hold {arrays}. {received}")
-        return tokens, state
+    def _as_inputs(self, tokens: ArrayLike, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        ids = as_tokens(tokens, -1, self.vocabulary_size)
+        before = [ops.convert_to_tensor(array) for array in state]
+        rows, count = ids.shape[0], len(self.graph.states)
+        if [array.shape[0] for array in before] != [rows] * count:
+            required = f"must hold the {count} arrays that `encode` returns, of {rows} rows."
+            raise ArgumentError("state", f"{required} Received: {len(before)} arrays.")
+        return ids, before
 
     # --- steps of fit
 
-    def _uses_buckets(self):
+    def _uses_buckets(self) -> bool:
         return False  # the batches of pairs have few lengths already
 
     def _open(self, stream, data, batch_size, targets=None):
         if isinstance(data, dict):  # arrays, whose rows are pairs
             self._check_batch(data, targets)
-            self._arrange(stream, False, False, batch_size)
+            self._arrange(stream, carried=False, bucketed=False, batch_size=len(data["target"]))
             return data
         return super()._open(stream, data, batch_size, targets)
 
     def _check_batch(self, tokens, targets):
-        check_call("source", tokens["source"], -1, self.source_vocabulary_size)
-        check_call("target", tokens["target"], -1, self.vocabulary_size)
+        check_tokens("source", tokens["source"], -1, self.source_vocabulary_size)
+        check_tokens("target", tokens["target"], -1, self.vocabulary_size)
         check_targets(targets, tuple(tokens["target"].shape), self.vocabulary_size)
 
-    # --- words
+    # --- saving
 
-    tokenisers = ("vocabulary", "source_vocabulary")
-    source_vocabulary = tokeniser_attribute("source_vocabulary")
-
-    def without_optimizer(self, graph=None):
+    def without_optimizer(self, graph: Graph | None = None) -> "TranslationModel":
         return TranslationModel(self.encoder, graph or self.graph, self.core, **self._settings())
 
     def get_config(self):

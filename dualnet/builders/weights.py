@@ -5,10 +5,10 @@ import hashlib
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError, check_choice
 from dualnet.builders.model import BUILDERS, LanguageModel
@@ -238,7 +238,7 @@ def _word_axes(model: LanguageModel) -> dict[str, tuple[int, int]]:
     return axes
 
 
-def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = False) -> None:
+def assign(model: LanguageModel, arrays: Mapping[str, ArrayLike], *, partial: bool = False) -> None:
     """Assign arrays, from another program for example, to the weights of `model` by name.
 
     All names and shapes are checked first: with an error, no weight changes.
@@ -263,42 +263,28 @@ def assign(model: LanguageModel, arrays: Mapping[str, Any], *, partial: bool = F
     >>> dualnet.assign(model, {"recurrence_1/cell_1/bias": bias}, partial=True)
     """
     weights = weight_names(model)
-    read = {name: _numbers(array) for name, array in arrays.items() if name in weights}
-    values = {name: value for name, value in read.items() if value is not None}
-    missing = [] if partial else [name for name in weights if name not in arrays]
-    own = {name: _shape(weights[name]) for name in values}
-    shapes = [f"{n} {v.shape} for {own[n]}" for n, v in values.items() if v.shape != own[n]]
+    values = {name: _numbers(array) for name, array in arrays.items()}
+    shapes = {n: (values[n].shape, _shape(weights[n])) for n in values if n in weights}
+    missing = [] if partial else [name for name in weights if name not in values]
     faults = [
-        _line("unknown", [str(name) for name in arrays if name not in weights]),
+        _line("unknown", [str(name) for name in values if name not in weights]),
         _line("missing", missing),
-        _line("of another shape", shapes),
-        _line("that NumPy does not read as real numbers", [n for n in read if n not in values]),
-        _line("not finite", [name for name, value in values.items() if not _is_finite(value)]),
+        _line("of another shape", [f"{n} {a} for {b}" for n, (a, b) in shapes.items() if a != b]),
+        _line("not finite", [n for n, value in values.items() if not np.isfinite(value).all()]),
     ]
     if any(faults):
-        arrays_needed = "one array of finite numbers and the right shape for each name in"
+        required = "must hold an array of the right shape for each of dualnet.weight_names(model)."
         received = f"Received: {' '.join(filter(None, faults))} Nothing was assigned."
         way_out = " Use partial=True to leave out weights." if missing else ""
-        required = f"must hold {arrays_needed} dualnet.weight_names(model)."
         raise ArgumentError("arrays", f"{required} {received}", way_out)
     for name, value in values.items():
         weights[name].assign(value.astype(keras.backend.standardize_dtype(weights[name].dtype)))
 
 
-def _numbers(array: Any) -> np.ndarray | None:
-    """Return `array` in NumPy, or None if it does not hold real numbers."""
-    try:
-        values = np.asarray(array)
-        # NumPy has no bfloat16; that of JAX and TensorFlow is of kind "V".
-        values = values.astype("float32") if values.dtype.kind == "V" else values
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    return values if values.dtype.kind in "biuf" else None
-
-
-def _is_finite(values: np.ndarray) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(values.astype("float32")).all())
+def _numbers(array: ArrayLike) -> np.ndarray:
+    """Return `array` in NumPy, which has no bfloat16: that of the backends is of kind "V"."""
+    values = np.asarray(array)
+    return values.astype("float32") if values.dtype.kind == "V" else values
 
 
 def check_language_model(name: str, model: LanguageModel) -> None:

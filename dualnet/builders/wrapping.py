@@ -1,17 +1,20 @@
 """What stands over whole models: one gate, the mean of several models, a cache."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import documented
+from dualnet._types import Tensor
+from dualnet.builders.composing import without_regularization
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
-from dualnet.builders.stations import WRAPPERS, Cache, Gate, state_inputs, without_regularization
+from dualnet.builders.stations import state_inputs
 from dualnet.builders.weights import check_language_model, copy_weight, weight_names
-from dualnet.cards import with_members
+from dualnet.builders.wrapping_stations import WRAPPERS, Cache, Gate
+from dualnet.cards import Arguments, with_members
 from dualnet.layers import MeanOfProbabilities
 
 
@@ -26,8 +29,9 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
     if gate.is_used:
         for layer in keras.Model([tokens, *states], logits).layers:
             layer.trainable = False
-        settings = {"padded": padded, "states": len(states)}
-        logits, before, after = gate.apply(tokens, logits, hidden, **settings)
+        logits, before, after = gate.apply(
+            tokens, logits, hidden, padded=padded, states=len(states)
+        )
         states, new_states = states + before, new_states + after
     mean = MeanOfProbabilities(name="mean")(logits) if len(logits) > 1 else logits[0]
     keys = keras.layers.Concatenate(name="hidden")(hidden) if len(hidden) > 1 else hidden[0]
@@ -40,8 +44,8 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
 def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
     """Return tokens, states, new states, logits, hidden and padding of models on one input."""
     tokens = keras.Input((None,), dtype="int32", name="tokens")
-    states: list[Any] = []
-    new_states: list[Any] = []
+    states: list[Tensor] = []
+    new_states: list[Tensor] = []
     logits, hidden = [], []
     padded = any(model.padded for model in models)
     for number, model in enumerate(models, start=1):
@@ -133,7 +137,7 @@ def with_cache(
     return cached
 
 
-def _rebuild(model: LanguageModel, changes: Mapping[str, Any]) -> LanguageModel:
+def _rebuild(model: LanguageModel, changes: Arguments) -> LanguageModel:
     """Return `model`, with its weights, built again with `changes` of its arguments."""
     rebuilt = BUILDERS[model.builder](**{**model.arguments, **changes}, name=model.name)
     rebuilt.vocabulary, rebuilt.loss_reduction = model.vocabulary, model.loss_reduction
@@ -151,7 +155,7 @@ def copy_weights(source: LanguageModel, target: LanguageModel, prefix: str = "")
 
 @documented(Gate, Cache)
 def ensemble_model(
-    *, members: Sequence[Mapping[str, Any]], name: str = "ensemble", **arguments: Any
+    *, members: Sequence[Arguments], name: str = "ensemble", **arguments: Any
 ) -> LanguageModel:
     """Return several models in one, whose probabilities are the mean of theirs.
 

@@ -303,7 +303,7 @@ def _settings_of(options: Adapt, request: type[Evaluating | DynamicEvaluating]) 
 
 def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
-    from dualnet.builders.stations import Cache
+    from dualnet.builders.wrapping_stations import Cache
 
     published = _published_evaluation(run, corpus)
     own = {key: value for key, value in published.items() if key.startswith("cache_")}

@@ -10,7 +10,8 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, is_number
 from dualnet.builders import BUILDERS, LanguageModel, Reader, questions
-from dualnet.builders.stations import PLACES, without_regularization
+from dualnet.builders.composing import without_regularization
+from dualnet.builders.stations import PLACES
 from dualnet.cards import all_arguments, with_members
 
 

@@ -257,8 +257,13 @@ def _sums_over_pairs(model: TranslationModel, pairs: PairSplit) -> tuple[np.ndar
     """Return the sums of the priors over all target tokens of `pairs`, and their number."""
     check_translators([model])
     reader = reader_of(model, _priors)
-    words = {"vocabulary": model.vocabulary, "source_vocabulary": model.source_vocabulary}
-    batches = PairBatches(pairs, **words, tokens_per_batch=POSITIONS, shuffle=False)
+    batches = PairBatches(
+        pairs,
+        vocabulary=model.vocabulary,
+        source_vocabulary=model.source_vocabulary,
+        tokens_per_batch=POSITIONS,
+        shuffle=False,
+    )
     sums = np.zeros(sum(model.graph.head.experts))
     for index in range(len(batches)):
         inputs, _, weights = batches[index]

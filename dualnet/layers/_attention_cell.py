@@ -2,10 +2,10 @@
 
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_flag, check_rate
+from dualnet._checks import ArgumentError, check_rate
 from dualnet.layers._configured import ConfiguredLayer
 from dualnet.layers._products import matmul_per_row
-from dualnet.layers._recurrent_cell import MaskSpec, RecurrentCell, build_cell
+from dualnet.layers._recurrent_cell import MaskSpec, build_cell
 
 FAR_BELOW = -1e30  # a score that leaves no weight, without the nan of minus infinity
 
@@ -35,11 +35,8 @@ class AttentionCell(ConfiguredLayer):
     def __init__(self, cells, *, internal_dropout=0.0, internal_locked=False, **kwargs):
         super().__init__(**kwargs)
         self.cells = list(cells) if isinstance(cells, (list, tuple)) else [cells]
-        if not self.cells or not all(isinstance(cell, RecurrentCell) for cell in self.cells):
-            required = "must be a list of cells such as dualnet.layers.LSTMCell."
-            raise ArgumentError("cells", f"{required} Received: {cells!r}.")
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
-        self.internal_locked = check_flag("internal_locked", internal_locked)
+        self.internal_locked = internal_locked
         self.level_sizes = [cell.output_size for cell in self.cells]
         self.state_size = [size for cell in self.cells for size in cell.state_size]
 

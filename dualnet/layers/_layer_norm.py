@@ -2,7 +2,7 @@
 
 from keras import backend, ops
 
-from dualnet._checks import check_choice, check_count, check_flag, check_positive
+from dualnet._checks import check_choice, check_count, check_positive
 from dualnet.layers._configured import Role
 from dualnet.layers._recurrent_cell import RecurrentCell
 
@@ -22,7 +22,7 @@ class NormalisedCell(RecurrentCell):
         units = check_count("units", units, least=1 if placement == "none" else 2)
         super().__init__(units, **kwargs)
         self.placement = placement
-        self.affine = check_flag("affine", affine)
+        self.affine = affine
         self.epsilon = check_positive("epsilon", epsilon)
 
     def build(self, input_shape):

@@ -109,11 +109,11 @@ class RecurrentCell(ConfiguredLayer):
     ):
         super().__init__(**kwargs)
         self.units = _checks.check_count("units", units, least=1)
-        self.use_bias = _checks.check_flag("use_bias", use_bias)
+        self.use_bias = use_bias
         self.input_dropout = _checks.check_rate("input_dropout", input_dropout)
         self.recurrent_dropout = _checks.check_rate("recurrent_dropout", recurrent_dropout)
         self.weight_dropout = _checks.check_rate("weight_dropout", weight_dropout)
-        self.mask_per_gate = _checks.check_flag("mask_per_gate", mask_per_gate)
+        self.mask_per_gate = mask_per_gate
         self.input_l2 = _checks.check_penalty("input_l2", input_l2)
         self.recurrent_l2 = _checks.check_penalty("recurrent_l2", recurrent_l2)
         self.locked = _check_locked(self.dropouts if locked is None else locked, self.dropouts)
@@ -312,8 +312,7 @@ def check_forget_bias(value):
 
 
 def _check_locked(locked, dropouts):
-    if not isinstance(locked, (list, tuple)) or any(place not in dropouts for place in locked):
-        kept = "the dropouts that keep their mask for a whole segment"
-        required = f"must be a list of some of {list(dropouts)}: {kept}."
+    if any(place not in dropouts for place in locked):
+        required = f"must be a list of some of {list(dropouts)}."
         raise _checks.ArgumentError("locked", required, locked=locked)
     return tuple(locked)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 
 from dualnet._checks import ArgumentError
@@ -18,8 +17,6 @@ class TiedLayer(ConfiguredLayer):
 
     def __init__(self, *, tied_to, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(tied_to, (keras.layers.Embedding, type(None))):
-            raise ArgumentError("tied_to", "must be a `keras.layers.Embedding`.", tied_to=tied_to)
         self.tied_to: Any = tied_to
 
     def build_output(self, units):

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_flag, check_rate
+from dualnet._checks import ArgumentError, check_choice, check_count, check_rate
 from dualnet.layers._configured import Role
 from dualnet.layers._recurrent_cell import RecurrentCell, check_forget_bias, gate_biases, product
 
@@ -120,8 +120,6 @@ class DepthGatedLSTMCell(RecurrentCell):
             *lower_units, units = units
         super().__init__(units, **kwargs)
         self.depth = check_count("depth", depth, least=1)
-        if not isinstance(lower_units, (list, tuple, type(None))):
-            raise ArgumentError("lower_units", "must be a list of sizes.", lower_units=lower_units)
         sizes = [self.units] * (depth - 1) if lower_units is None else list(lower_units)
         self.lower_units = None if lower_units is None else sizes
         if len(sizes) != depth - 1:
@@ -130,11 +128,11 @@ class DepthGatedLSTMCell(RecurrentCell):
             raise ArgumentError("units", required, beside, units=units_argument)
         self.layer_units = [*(check_count("units", size, least=1) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
-        self.coupled = check_flag("coupled", coupled)
-        self.depth_gated = check_flag("depth_gated", depth_gated)
+        self.coupled = coupled
+        self.depth_gated = depth_gated
         self.first_gate = check_choice("first_gate", first_gate, FIRST_GATES)
-        self.stabilised = check_flag("stabilised", stabilised)
-        self.affine = check_flag("affine", affine)
+        self.stabilised = stabilised
+        self.affine = affine
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
         self.forget_bias = check_forget_bias(forget_bias)
         self.state_size = [size for size in self.layer_units for _ in "hc"]

@@ -5,7 +5,6 @@ from dualnet._checks import (
     ArgumentError,
     check_choice,
     check_count,
-    check_flag,
     check_penalty,
     check_rate,
 )
@@ -114,13 +113,11 @@ class DOCOutput(TiedLayer, SeededLayer):
         if tied_to is not None:
             check_tied_size("vocabulary_size", vocabulary_size, tied_to.input_dim, "rows")
             check_tied_size("latent_units", latent_units, tied_to.output_dim, "units")
-        self.use_bias = check_flag("use_bias", use_bias)
+        self.use_bias = use_bias
         self.latent_activation = check_choice("latent_activation", latent_activation, ACTIVATIONS)
         self.latent_dropout = check_rate("latent_dropout", latent_dropout)
-        self.latent_dropout_per_expert = check_flag(
-            "latent_dropout_per_expert", latent_dropout_per_expert
-        )
-        self.latent_dropout_locked = check_flag("latent_dropout_locked", latent_dropout_locked)
+        self.latent_dropout_per_expert = latent_dropout_per_expert
+        self.latent_dropout_locked = latent_dropout_locked
         self.balance = check_penalty("balance", balance)
         self.balance_form = check_choice("balance_form", balance_form, BALANCE_FORMS)
         if self.balance and sum(self.experts) == 1:
@@ -133,11 +130,6 @@ class DOCOutput(TiedLayer, SeededLayer):
 
     def build(self, inputs_shape):
         inputs_shape = self._listed(inputs_shape)
-        if not isinstance(inputs_shape[0], (list, tuple)):
-            required = "must be a list of the outputs of layers, lowest first."
-            received = f"Received: one tensor of shape {tuple(inputs_shape)}."
-            way_out = "Use `MixtureSoftmax` for one layer."
-            raise ArgumentError("inputs", f"{required} {received} {way_out}")
         if len(inputs_shape) != len(self.experts):
             received = f"Received: experts={self.experts!r} for {len(inputs_shape)} inputs."
             raise ArgumentError("experts", f"must have one count per input. {received}")
@@ -228,9 +220,6 @@ class DOCOutput(TiedLayer, SeededLayer):
 
 def check_experts(experts):
     """Return `experts`, the number of experts per layer, as a list, else raise `ValueError`."""
-    if not isinstance(experts, (list, tuple)) or not experts:
-        required = "must be a list of integers, one per layer, lowest first."
-        raise ArgumentError("experts", required, experts=experts)
     experts = [check_count(f"experts[{n}]", count, least=0) for n, count in enumerate(experts)]
     if not any(experts):
         way_out = " Use `OutputProjection` for a plain softmax."

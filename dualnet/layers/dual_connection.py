@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_flag, check_penalty
+from dualnet._checks import check_count, check_penalty
 from dualnet.layers._configured import ConfiguredLayer, Role
 
 
@@ -45,7 +45,7 @@ class DualConnection(ConfiguredLayer):
     def __init__(self, units, *, use_input=True, dual_l2=0.0, **kwargs):
         super().__init__(**kwargs)
         self.units = check_count("units", units, least=1)
-        self.use_input = check_flag("use_input", use_input)
+        self.use_input = use_input
         self.dual_l2 = check_penalty("dual_l2", dual_l2)
 
     def build(self, input_shape):

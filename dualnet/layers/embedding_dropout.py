@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_count, check_flag
+from dualnet._checks import check_count
 from dualnet.layers._seeded import SeededDropout
 
 
@@ -46,7 +46,7 @@ class EmbeddingDropout(SeededDropout):
     def __init__(self, rate, *, vocabulary_size, per_row=False, seed=None, **kwargs):
         super().__init__(rate, seed=seed, **kwargs)
         self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
-        self.per_row = check_flag("per_row", per_row)
+        self.per_row = per_row
 
     def call(self, inputs, training=False):
         tokens, embedded = inputs

@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_penalty
+from dualnet._checks import check_count, check_penalty
 from dualnet.layers._configured import ConfiguredLayer, Role
 
 
@@ -48,7 +48,6 @@ class FeatureGate(ConfiguredLayer):
         self.initializer_range = check_penalty("initializer_range", initializer_range)
 
     def build(self, input_shape):
-        self.check_inputs(input_shape)
         self.add_gate(input_shape[0][-1])
 
     def call(self, inputs):
@@ -66,20 +65,6 @@ class FeatureGate(ConfiguredLayer):
             return None
         masks = list(mask[len(self.names) :])
         return masks[0] if len(masks) == 1 else masks
-
-    def check_inputs(self, shapes):
-        """Raise `ValueError` unless `shapes` are those of `names`, followed by logits."""
-        names = ", ".join(self.names)
-        logits = shapes[len(self.names) :] if isinstance(shapes, list) else []
-        if not logits:
-            required = f"must be a list of {names} and the logits of one or more models."
-            raise ArgumentError("inputs", f"{required} Received: shapes {shapes!r}.")
-        for shape in logits:
-            if len(shape) != 3 or shape[-1] != self.vocabulary_size:
-                required = f"must hold logits (batch, time, {self.vocabulary_size}) after {names},"
-                reason = f"since `vocabulary_size` is {self.vocabulary_size}."
-                received = f"Received: logits of shape {tuple(shape)!r}."
-                raise ArgumentError("inputs", f"{required} {reason} {received}")
 
     def add_gate(self, features):
         """Add the weights of a gate that reads vectors of size `features`."""

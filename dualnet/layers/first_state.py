@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_flag
+from dualnet._checks import check_count
 from dualnet.layers._configured import ConfiguredLayer, Role
 
 
@@ -34,10 +34,8 @@ class FirstState(ConfiguredLayer):
 
     def __init__(self, sizes, *, learned=False, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(sizes, (list, tuple)):
-            raise ArgumentError("sizes", "must be a list of sizes.", sizes=sizes)
         self.sizes = [check_count("sizes", size, least=1) for size in sizes]
-        self.learned = check_flag("learned", learned)
+        self.learned = learned
 
     def build(self, input_shape):
         sizes = enumerate(self.sizes if self.learned else [], start=1)

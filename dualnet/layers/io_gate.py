@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_flag, check_rate
+from dualnet._checks import check_count, check_rate
 from dualnet.layers.feature_gate import FeatureGate, apply_gates
 from dualnet.layers.step_dropout import StepDropout
 
@@ -68,13 +68,12 @@ class IOGate(FeatureGate):
         super().__init__(vocabulary_size, **kwargs)
         self.units = check_count("units", units, least=1)
         self.dropout = check_rate("dropout", dropout)
-        self.use_hidden = check_flag("use_hidden", use_hidden)
+        self.use_hidden = use_hidden
         self.names = ("tokens", "hidden") if self.use_hidden else ("tokens",)
         self.seed = seed
         self.step_dropout = StepDropout(dropout, seed=seed, dtype=self.dtype_policy)
 
     def build(self, input_shape):
-        self.check_inputs(input_shape)
         self.embeddings = self.add_uniform("embeddings", (self.vocabulary_size, self.units))
         self.add_gate(self.units + (input_shape[1][-1] if self.use_hidden else 0))
 
@@ -90,13 +89,7 @@ class IOGate(FeatureGate):
             tokens: int `(...)`.
             hidden: `(..., hidden_units)` with `use_hidden`, else None.
             training: bool. Whether dropout is active.
-        Raises:
-            ValueError: if `hidden` is given or left out against `use_hidden`.
         """
-        if (hidden is not None) != self.use_hidden:
-            how = "given" if self.use_hidden else "left out"
-            required = f"must be {how} with use_hidden={self.use_hidden}."
-            raise ArgumentError("hidden", required, hidden=hidden)
         embedded = ops.take(self.embeddings, ops.maximum(tokens, 0), axis=0)
         features = self.step_dropout(ops.cast(embedded, self.compute_dtype), training=training)
         if hidden is not None:

@@ -1,7 +1,6 @@
 import keras
 from keras import ops
 
-from dualnet._checks import check_flag
 from dualnet.layers._recurrent_cell import FusedCell, check_forget_bias, gate_biases
 
 
@@ -52,7 +51,7 @@ class LSTMCell(FusedCell):
     def __init__(self, units, *, forget_bias=1.0, capped_input_gate=False, **kwargs):
         super().__init__(units, **kwargs)
         self.forget_bias = check_forget_bias(forget_bias)
-        self.capped_input_gate = check_flag("capped_input_gate", capped_input_gate)
+        self.capped_input_gate = capped_input_gate
         self.state_size = [self.units, self.units]
 
     def add_gate_bias(self):

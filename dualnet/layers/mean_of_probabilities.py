@@ -3,7 +3,6 @@ import math
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError
 from dualnet.layers._configured import ConfiguredLayer
 
 
@@ -19,9 +18,6 @@ class MeanOfProbabilities(ConfiguredLayer):
 
     Returns:
         float32 log-probabilities, `(batch, time, vocabulary)`.
-
-    Raises:
-        ValueError: if the members' vocabularies differ in size.
 
     Masking: passes on the mask of the first member.
     Reference: Takase, Suzuki and Nagata, 2017, https://arxiv.org/abs/1709.08907
@@ -39,15 +35,6 @@ class MeanOfProbabilities(ConfiguredLayer):
 
     def __init__(self, **kwargs):
         super().__init__(autocast=False, **kwargs)  # logits stay float32 under every policy
-
-    def build(self, input_shape):
-        if not isinstance(input_shape, list):
-            received = f"Received: shape {input_shape!r}. Put it in a list."
-            raise ArgumentError("inputs", f"must be a list of logits. {received}")
-        sizes = [shape[-1] for shape in input_shape]
-        if len(set(sizes)) > 1:
-            required = "must be logits of the same vocabulary."
-            raise ArgumentError("inputs", f"{required} Received: vocabularies of sizes {sizes}.")
 
     def call(self, inputs):
         members = [ops.log_softmax(ops.cast(logits, "float32")) for logits in inputs]

@@ -3,7 +3,7 @@ import math
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_choice, check_count, check_fraction, check_penalty
+from dualnet._checks import check_choice, check_count, check_fraction, check_penalty
 from dualnet.layers._configured import ConfiguredLayer
 
 STARTS = ("at_once", "when_full")
@@ -47,7 +47,7 @@ class NeuralCache(ConfiguredLayer):
         after the last token.
 
     Raises:
-        ValueError: if an argument is out of range, or if the states have other sizes.
+        ValueError: if an argument is out of range.
 
     Memory: `time * (size + time)` scores per row, besides the result.
 
@@ -82,19 +82,6 @@ class NeuralCache(ConfiguredLayer):
     def state_sizes(self, units):
         """Return the sizes of the three states for hidden vectors of size `units`."""
         return [self.size * units, self.size, 1]
-
-    def build(self, inputs_shape, initial_state_shape=None):
-        if not isinstance(inputs_shape, list) or len(inputs_shape) != 3:
-            required = "must be a list of tokens, hidden and logits."
-            raise ArgumentError("inputs", f"{required} Received: shapes {inputs_shape!r}.")
-        if initial_state_shape is None:
-            return
-        sizes = [shape[-1] for shape in initial_state_shape]
-        required = self.state_sizes(inputs_shape[1][-1])
-        if sizes != required:
-            cache = f"a cache of {self.size} pairs and this `hidden`"
-            message = f"must be three tensors of sizes {required} for {cache}."
-            raise ArgumentError("initial_state", f"{message} Received: sizes {sizes}.")
 
     def call(self, inputs, initial_state=None):
         tokens, hidden, logits = inputs

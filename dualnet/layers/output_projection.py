@@ -1,7 +1,7 @@
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError, check_count, check_flag
+from dualnet._checks import ArgumentError, check_count
 from dualnet.layers._fused_cross_entropy import logits as logits_of
 from dualnet.layers._fused_cross_entropy import target_log_probabilities
 from dualnet.layers._tied import TiedLayer, check_tied_size
@@ -63,7 +63,7 @@ class OutputProjection(TiedLayer):
         self.vocabulary_size = check_count("vocabulary_size", size, least=1)
         if tied_to is not None:
             check_tied_size("vocabulary_size", size, tied_to.input_dim, "rows")
-        self.use_bias = check_flag("use_bias", use_bias)
+        self.use_bias = use_bias
 
     def build(self, input_shape):
         units = input_shape[-1]

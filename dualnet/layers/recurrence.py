@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops, tree
 
-from dualnet._checks import ArgumentError, check_flag
+from dualnet._checks import ArgumentError
 from dualnet.layers._attention_cell import dropped_weights
 from dualnet.layers._recurrent_cell import build_cell
 from dualnet.layers._seeded import SeededLayer
@@ -106,9 +106,9 @@ class Recurrence(SeededLayer):
             raise ArgumentError("cell", f"must have `mask_specs()`, {reason}", way_out, cell=cell)
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
-        self.return_sequences = check_flag("return_sequences", return_sequences)
-        self.return_state = check_flag("return_state", return_state)
-        self.go_backwards = check_flag("go_backwards", go_backwards)
+        self.return_sequences = return_sequences
+        self.return_state = return_state
+        self.go_backwards = go_backwards
         self.input_spec = keras.layers.InputSpec(ndim=3)
         # The plan of a step by training mode and masks. Keras would track and save a dict.
         self.step_plans = types.SimpleNamespace(by_mode={})

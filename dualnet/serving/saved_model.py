@@ -1,6 +1,7 @@
 """The SavedModel: ids or text in, scores or text out, without state between requests."""
 
 from pathlib import Path
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -39,10 +40,11 @@ def write_saved_model(
     if isinstance(model, TranslationModel):
         built |= translator_endpoints.endpoints(model, reader, max_tokens)
     elif "score_text" in names:
-        tokenizer = in_graph(model.vocabulary)
+        vocabulary: Any = model.vocabulary
+        tokenizer = in_graph(vocabulary)
         archive.track(tokenizer)
         built["score_text"] = _score_text(reader, tokenizer)
-        unknown_ids = model.vocabulary.unknown_ids
+        unknown_ids = vocabulary.unknown_ids
         built["generate_text"] = _generate_text(reader, tokenizer, unknown_ids, max_tokens)
         built["predict_next_text"] = _predict_next_text(reader, tokenizer)
     if "predict_next" in names:

@@ -9,8 +9,8 @@ import numpy as np
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_factor, check_fraction, did_you_mean
 from dualnet._fields import Settings, choice, count, field, positive
-from dualnet.builders.model import LOSS_REDUCTIONS
 from dualnet.builders.parts import part_options
+from dualnet.builders.stream_training import LOSS_REDUCTIONS
 from dualnet.corpora.token_batches import check_lengths
 from dualnet.training.kept import check_keep_every
 from dualnet.training.optimizers import AVERAGES, SGD, Adam, AdamW, Nadam, RectifiedAdam
@@ -63,10 +63,10 @@ class Recipe(Settings):
     learning_rate: float = positive(1e-3)
     """float above 0."""
 
-    beta_1: float = field(0.9, check_fraction, unless={"optimizer": "sgd"})
+    beta_1: float = field(0.9, check_fraction)
     """float, at least 0 and below 1. Momentum of all but "sgd"."""
 
-    epsilon: float = positive(1e-7, unless={"optimizer": "sgd"})
+    epsilon: float = positive(1e-7)
     """float above 0. Of all but "sgd", added to the root of the mean square."""
 
     clipnorm: float = 0.0
@@ -104,13 +104,13 @@ class Recipe(Settings):
     length_deviation: float = 0.0
     """float. Above 0, segments have random lengths, see `TokenBatches`."""
 
-    longest_length: int = count(0, unless={"length_deviation": 0})
+    longest_length: int = count(0)
     """int. Maximum random length; 0 for no limit."""
 
     partial_shuffle: bool = False
     """bool. Before each epoch, cut every stream at a random point and swap the halves."""
 
-    drop_state_probability: float = field(0.0, check_fraction, unless={"drop_state_probability": 0})
+    drop_state_probability: float = field(0.0, check_fraction)
     """float, at least 0 and below 1. The probability with which a stream begins a segment in the
     zero state instead of the one that it has come to, as texts do that are read later (Melis et
     al., 2018, https://arxiv.org/abs/1707.05589, in their code). Without it, training in one pass
@@ -119,16 +119,16 @@ class Recipe(Settings):
     epochs: int = count(100, least=1)
     """int. Passes over the training text, not counting fine-tuning."""
 
-    hold_epochs: int = count(0, unless={"decay": 1})
+    hold_epochs: int = count(0)
     """int. Epochs before the learning rate decays."""
 
-    decay: float = field(1.0, check_factor, unless={"decay": 1})
+    decay: float = field(1.0, check_factor)
     """float above 0, at most 1. Factor of the learning rate per epoch after that."""
 
-    plateau_decay: float = field(1.0, check_factor, unless={"plateau_decay": 1})
+    plateau_decay: float = field(1.0, check_factor)
     """float above 0, at most 1. Factor after an epoch without improvement."""
 
-    linear_decay: bool = field(False, unless={"linear_decay": False})
+    linear_decay: bool = False
     """bool. Also lower the rate from step to step, in a straight line from the first one to zero at
     the end of the last of `epochs`. For training in one pass."""
 
@@ -146,10 +146,10 @@ class Recipe(Settings):
     While the plain weights are better, it keeps those. `metrics.csv` has the perplexities of all
     three, and the RUN the best weights without averaging, too, as `plain.weights.h5`."""
 
-    average_interval: int = count(5, least=1, unless={"averaging": "none"})
+    average_interval: int = count(5, least=1)
     """int, at least 1."""
 
-    average_from: int = count(0, unless={"averaging": "none"})
+    average_from: int = count(0)
     """int. Epoch, from 1, in which averaging starts at the latest; 0 for no such limit."""
 
     finetune: str = choice("none", ("none", "once", "until_no_gain"))
@@ -159,24 +159,24 @@ class Recipe(Settings):
     the `average_interval` right before it. "until_no_gain" adds rounds until one does not lower the
     best validation perplexity. Needs `averaging="asgd"`."""
 
-    finetune_epochs: int = count(0, unless={"finetune": "none"})
+    finetune_epochs: int = count(0)
     """int. Maximum epochs per round; 0 for as many as `epochs`."""
 
-    finetune_learning_rate: float = field(0.0, unless={"finetune": "none"})
+    finetune_learning_rate: float = 0.0
     """float. Constant learning rate of the rounds; 0 for `learning_rate`."""
 
     label_smoothing: float = field(0.0, check_fraction)
     """float, at least 0 and below 1. Share of the training loss that is the mean of -log p over all
     words, instead of the target alone (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567)."""
 
-    dropout_samples: int = count(1, least=1, unless={"dropout_samples": 1})
+    dropout_samples: int = count(1, least=1)
     """int, at least 1. Each step reads its batch so many times, with masks and states of their own,
     and trains -log of the mean of the probabilities of each word (Melis, 2022,
     https://arxiv.org/abs/2211.01848). `embedding_dropout` and `weight_dropout` draw once for all
     rows, and so for all samples. More samples regularise less: raise the dropouts, and evaluate at
     the best temperature."""
 
-    on_divergence: str = choice("stop", ("stop", "restart"), unless={"on_divergence": "stop"})
+    on_divergence: str = choice("stop", ("stop", "restart"))
     """"stop" or "restart". An epoch has diverged if a loss or a weight is not finite; with
     "restart", also if its validation perplexity (of the plain weights with "two_tailed") is not
     finite, or over twice the best so far while its training perplexity is no new best. "stop" then
@@ -194,7 +194,7 @@ class Recipe(Settings):
     and when the rate decays or patience ends. BLEU is that of greedy translations, as `sacrebleu`
     computes it."""
 
-    keep_every: str = field("", check_keep_every, unless={"keep_every": ""})
+    keep_every: str = field("", check_keep_every)
     """str, e.g. "1M..10M,10M..100M". Also keeps the model after each million words that were read,
     up to 10 million, and then after each 10 million up to 100 million; "1M" has no end. Each is a
     RUN folder of its own, `kept/1M`, `kept/2M` and so on in that of the run. Words are those of the

@@ -205,7 +205,7 @@ def _recipe_as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, object]
 
 def _evaluate_command(run: str, corpus: str, settings: Mapping[str, object]) -> str:
     """Return the command that evaluates `run` with `settings`."""
-    from dualnet.builders.stations import Cache
+    from dualnet.builders.wrapping_stations import Cache
 
     words = ["dualnet", "evaluate", run, *(["--corpus", corpus] if corpus else [])]
     left = dict(settings)

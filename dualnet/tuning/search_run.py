@@ -20,7 +20,7 @@ from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._fields import documented
 from dualnet._files import claim, sha256_of, write_whole
-from dualnet.builders.stations import Cache, Gate
+from dualnet.builders.wrapping_stations import Cache, Gate
 from dualnet.corpora import Corpus
 from dualnet.requests import Learning, ReadingCorpus
 from dualnet.runs import Run

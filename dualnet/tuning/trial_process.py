@@ -28,7 +28,7 @@ from dualnet import adaptation, builders, evaluation, training
 from dualnet._files import is_full, written_beside
 from dualnet.adaptation import GradientStatistics, gradient_statistics
 from dualnet.builders import LanguageModel
-from dualnet.builders.stations import Cache
+from dualnet.builders.wrapping_stations import Cache
 from dualnet.corpora import Corpus
 from dualnet.evaluation.comparison import Comparable
 from dualnet.requests import DynamicEvaluating, Evaluating

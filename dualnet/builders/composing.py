@@ -1,0 +1,170 @@
+"""The stations of one model side by side, and the rules that concern two of them.
+
+Those of a translator are in `builders.encoder_decoder`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any, Self, get_type_hints
+
+import keras
+from keras import ops
+
+from dualnet._checks import ArgumentError
+from dualnet._types import Tensor
+from dualnet.builders import parts
+from dualnet.builders.stations import (
+    Connection,
+    Dropouts,
+    Embedding,
+    Initialization,
+    LayerSizes,
+    Output,
+    Recurrent,
+    Regularization,
+    Sizes,
+    Station,
+    check_last_axis,
+)
+from dualnet.builders.wrapping_stations import Cache, Gate
+from dualnet.cards import Arguments, with_members
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonStations:
+    """The stations of every kind of model."""
+
+    sizes: Sizes
+    embedding: Embedding
+    recurrent: Recurrent
+    connection: Connection
+    output: Output
+    dropouts: Dropouts
+    regularization: Regularization
+    initialization: Initialization
+
+    @classmethod
+    def classes(cls) -> dict[str, type[Station]]:
+        """Return the class of each station by its name here."""
+        return get_type_hints(cls)
+
+    @classmethod
+    def of(cls, arguments: Arguments) -> Self:
+        """Return the stations that flat builder `arguments` describe.
+
+        What no station knows is an argument of the cell, or of a connection or output of your own.
+        `rounds` of 0, and then any `rank`, may be given for every cell, as they are in files of
+        0.2.0.
+
+        Raises:
+            ArgumentError: if a value is out of range, or values contradict each other.
+        """
+        arguments = parts.with_names(arguments)
+        sizes = arguments.get("recurrent_units")
+        is_stack = arguments.get("cell") == "depth_gated_lstm"  # in one cell
+        if is_stack and isinstance(sizes, Sequence) and arguments.get("recurrent_layers", 1) == 1:
+            *lower, arguments["recurrent_units"] = sizes
+            if lower:
+                arguments["lower_units"] = lower
+            if lower and len(sizes) != (depth := arguments.get("depth", 1)):
+                required = f"must be one size, or one for each of the {depth} layers of `depth`."
+                raise ArgumentError("recurrent_units", required, recurrent_units=sizes, depth=depth)
+        classes = cls.classes()
+        names = {name for station in classes.values() for name in station.names()}
+        parts.check_names(arguments, names)
+        if not arguments.get("rounds"):
+            names |= {"rounds", "rank"}
+        options = {key: value for key, value in arguments.items() if key not in names}
+        fields = {name: station.fields_of(arguments) for name, station in classes.items()}
+        for part in ("connection", "output"):
+            taken = parts.options_of(part, arguments.get(part, parts.DEFAULTS[part]))
+            fields[part]["options"] = {key: options.pop(key) for key in taken if key in options}
+        fields["recurrent"]["options"] = options
+        stations: Any = {name: station(**fields[name]) for name, station in classes.items()}
+        return cls(**stations)
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the flat builder arguments of all stations."""
+        stations = [getattr(self, name).arguments().items() for name in self.classes()]
+        return dict(itertools.chain(*stations))
+
+    def top(
+        self,
+        embedding: keras.layers.Embedding,
+        embedded: Tensor,
+        levels: list[Tensor],
+        sizes: LayerSizes,
+        vocabulary_size: int,
+        *,
+        attentional: bool = False,
+    ) -> dict[str, Any]:
+        """Put connection and output on the `levels` below; return their fields of the `Graph`."""
+        dual, dropouts = self.connection.is_dual, self.dropouts
+        if dual:
+            levels = [*levels, self.connection.connect(embedded, levels[-1], sizes.dual, dropouts)]
+        features = self.output.features(levels, dual=dual, attentional=attentional)
+        head = self.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
+        logits = head(features)
+        check_last_axis("output", self.output.output, logits, vocabulary_size)
+        logits = logits if logits.dtype == "float32" else ops.cast(logits, "float32")
+        return {"word_logits": logits, "features": features, "head": head}
+
+    def start(self, core: keras.Model) -> None:
+        """Draw the initial weights of `core`, and add the penalties on all of them."""
+        self.initialization.initialize(core)
+        self.regularization.regularize(core)
+
+    def check_tied(self, sizes: LayerSizes, name: str, size: int) -> None:
+        """Raise `ArgumentError` unless what enters a tied output is as wide as the embedding.
+
+        These are the latent vectors of experts, else the dual layer, else a layer whose `size` is
+        the argument `name`.
+        """
+        if self.output.experts:
+            name, size = "latent_units", sizes.latent
+        elif self.connection.is_dual:
+            name, size = "dual_units", sizes.dual
+        if self.output.tied and size != sizes.embedding:
+            reason = f"since the output is tied to the embedding. Received: {name}={size}."
+            raise ArgumentError(name, f"must equal `embedding_units`, {sizes.embedding}, {reason}")
+
+    def layer_sizes(self) -> LayerSizes:
+        """Return the size of each layer; raise `ArgumentError` where two do not fit together."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stations(CommonStations):
+    """All stations of one language model, and the rules that concern two of them."""
+
+    gate: Gate
+    cache: Cache
+
+    def __post_init__(self) -> None:
+        self.layer_sizes()
+        self.cache.check_padding(self.embedding.padded)
+        if self.sizes.latent_units and not self.output.experts:
+            self.sizes.refuse("latent_units", "needs `experts`.")
+        if self.sizes.dual_units and not self.connection.is_dual:
+            self.sizes.refuse("dual_units", "needs connection='dual'.")
+        self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
+
+    def layer_sizes(self) -> LayerSizes:
+        embedding = self.sizes.embedding_units or self.sizes.units
+        enters_output = not self.output.experts and not self.connection.is_dual
+        # A last recurrent layer is then as wide as the embedding, whatever `units`.
+        is_tied = self.output.tied and enters_output
+        sizes = self.sizes.resolve(last=embedding if is_tied else None)
+        self.check_tied(sizes, "recurrent_units", sizes.embedding)
+        return sizes
+
+
+STATIONS = Stations.classes()
+
+
+def without_regularization(arguments: Arguments) -> dict[str, Any]:
+    """Return builder `arguments` with all dropouts and penalties at 0, those of members too."""
+    off = ("_dropout", "_l2", "_regularization")
+    without = {name: 0.0 if name.endswith(off) else value for name, value in arguments.items()}
+    return with_members(without, without_regularization)
