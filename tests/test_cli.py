@@ -638,8 +638,8 @@ def test_control_characters_of_files_are_escaped(cli, capsys, tmp_path):
 def test_train_warns_of_unk_that_only_held_out_text_has(cli, tmp_path):
     write_splits(tmp_path, "the cat sees the dog\n" * 9, test="the zebra\n" * 9)
     for settings, warns in (({"min_count": 1}, True), ({}, False)):
-        loop._tell_of_text(dualnet.corpora.load(tmp_path, **settings))
-        shown = cli.capsys.readouterr().err
+        corpus = dualnet.corpora.load(tmp_path, **settings)
+        shown = f"{corpus.note}\n{loop._unseen(corpus)}"
         assert ("<unk> is 33.3% of 'test' and not in train" in shown) == warns
         assert ("as byte-level BPE, which loses nothing; 257 tokens" in shown) != warns
 
@@ -780,7 +780,7 @@ def test_a_run_whose_text_has_changed_is_refused(cli, run, folder, tmp_path):
     copy = shutil.copytree(run, tmp_path / "RUN")
     edit_card(copy, str(folder), str(text))
     (text / "test.txt").write_text("the cat sees the dog\n" * 9)
-    assert "corpus of a RUN must be unchanged" in cli.refused(f"evaluate {copy}")
+    assert "is not that of the run" in cli.refused(f"evaluate {copy}")
     assert cli.json(f"evaluate {copy} --corpus {text}")["tokens"] == 9 * 6 - 1
     dualnet.load(run).save(tmp_path / "model.keras")
     assert "perplexity" in cli(f"evaluate {tmp_path}/model.keras --corpus {folder}")

@@ -352,7 +352,6 @@ def test_an_error_or_an_interrupt_leaves_learners_as_they_were(model, ids, monke
         (lambda m: learner(m, rule="rms"), "`statistics` must be given for the rule 'rms'"),
         (lambda m: learner(m, learning_rate="auto"), "`learning_rate` must be a number for a lea"),
         (lambda m: learner(m, momentum=1), "`momentum` must be one of"),
-        (lambda m: learner(None), "`model` must be a LanguageModel"),
         (lambda m: learner(m).read([0.5]), "`text` must"),
     ],
 )  # fmt: skip

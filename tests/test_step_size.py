@@ -185,7 +185,7 @@ def test_where_the_text_of_a_run_has_changed_the_default_is_taken(run, folder, t
     found = dualnet.dynamic_evaluation(model, ids, rule="sgd")
     assert found.settings["learning_rate"] == RULES["sgd"]["learning_rate"]
     assert "'sgd' learns at its default rate" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="corpus of a RUN must be unchanged"):
+    with pytest.raises(ValueError, match="is not that of the run"):
         dualnet.dynamic_evaluation(model, ids, rule="sgd", learning_rate="auto")
 
 

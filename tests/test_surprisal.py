@@ -173,7 +173,6 @@ def test_words_that_share_a_token_are_one_record(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"texts": 1}, "`texts` must be a string or a sequence"),
         ({"statistics": [1]}, "`statistics` needs adapt=True"),
         ({"adapt": True, "rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
     ],

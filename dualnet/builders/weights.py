@@ -288,7 +288,9 @@ def _numbers(array: ArrayLike) -> np.ndarray:
 
 
 def check_language_model(name: str, model: LanguageModel) -> None:
-    """Raise `ValueError` for a model that translates."""
+    """Raise `ValueError` for what is no model, such as its path, and for one that translates."""
+    if not hasattr(model, "graph"):
+        raise ArgumentError(name, "must be a model.", " dualnet.load loads one.", **{name: model})
     if model.graph.constants:
         received = f"Received: {model.name!r}, which translates."
         way_out = "Use dualnet.translate, dualnet.score with `source`, or `dualnet evaluate RUN`."
