@@ -202,7 +202,8 @@ class Shift(keras.layers.Layer):
 
 def of_own_layers():
     tokens, state = keras.Input((None,), dtype="int32"), keras.Input((4,))
-    embedded = keras.layers.Dropout(0.5)(keras.layers.Embedding(WORDS, 3)(tokens))
+    embedding = keras.layers.Embedding(WORDS, 3, name="embedding")
+    embedded = keras.layers.Dropout(0.5)(embedding(tokens))
     gru = keras.layers.GRU(4, return_sequences=True, return_state=True)
     hidden, after = gru(embedded, initial_state=state)
     logits = keras.layers.Dense(WORDS)(Shift(0.5)(hidden))

@@ -2,7 +2,6 @@
 
 import itertools
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -173,5 +172,3 @@ def test_cells_without_constants_say_what_is_missing():
     layer = Recurrence(GeneralAttentionCell([LSTMCell(4)], 5))
     with pytest.raises(ValueError, match=r"constants.*\[memory, keys\]"):
         layer(np.ones((2, 3, 4), "float32"))
-    with pytest.raises(ValueError, match="cells.*LSTMCell"):
-        GeneralAttentionCell([keras.layers.LSTMCell(4)], 5)

@@ -10,6 +10,7 @@ from keras import ops
 
 import dualnet
 from dualnet._backend import double_precision
+from dualnet.builders.reader import Reader
 from dualnet.generation import sampling
 from dualnet.generation.drawing import Draw, drawn_by
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
@@ -49,13 +50,14 @@ def continued(model, prompts, texts):
 def calls(monkeypatch, model):
     """The tokens of each call that reads a prompt."""
     tokens = []
-    original = type(model.core).predict_on_batch
+    original = Reader.predict_on_batch
 
-    def record(self, inputs):
-        tokens.append(np.array(inputs[0]))
-        return original(self, inputs)
+    def record(self, x):
+        if "tokens" in x:
+            tokens.append(np.array(x["tokens"]))
+        return original(self, x)
 
-    monkeypatch.setattr(type(model.core), "predict_on_batch", record)
+    monkeypatch.setattr(Reader, "predict_on_batch", record)
     return tokens
 
 

@@ -342,7 +342,6 @@ def test_one_state_may_be_given_alone_and_a_missing_one_is_told(rng):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"return_state": 1}, "`return_state` must be"),
         ({"stateful": True}, "Unrecognized keyword arguments.*stateful"),
         ({"unroll": True}, "Unrecognized keyword arguments.*unroll"),
     ],
