@@ -316,6 +316,13 @@ def top_k(values, count):
     return ops.take_along_axis(values, columns, axis=-1), columns
 
 
+def cumsum(values):
+    """Return the sums along the last axis, in the precision of `values`."""
+    if keras.backend.backend() == "torch":  # where that of Keras is float32
+        return values.cumsum(-1)
+    return ops.cumsum(values, axis=-1)
+
+
 def double_precision():
     """Return a context in which a compiled function can use float64, which JAX needs to be told."""
     if keras.backend.backend() == "jax":

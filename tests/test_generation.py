@@ -192,9 +192,9 @@ def test_without_eos_a_text_starts_with_the_first_word_of_the_prompt(calls):
 def drawn_shares(logits, temperature=1.0, top_k=None, top_p=None, min_p=None, draws=1000):
     """Return the share of evenly spaced random numbers by which each token is drawn."""
     settings = {"temperature": temperature, "top_p": top_p, "min_p": min_p and math.log(min_p)}
-    columns = {name: x and np.full((draws, 1), x) for name, x in settings.items()}
     rows = np.repeat(np.array([logits], "float32"), draws, axis=0)
     with double_precision():
+        columns = {name: x and ops.full((draws, 1), x, "float64") for name, x in settings.items()}
         draw = Draw(**columns, top_k=top_k and min(top_k, len(logits)))
         random = ops.convert_to_tensor((np.arange(draws)[:, None] + 0.5) / draws)
         ids = ops.convert_to_numpy(draw(ops.convert_to_tensor(rows), random))

@@ -302,7 +302,8 @@ class Search:
         # A negative power underflows to 0, where a positive one would be infinite; -inf * 0 is nan.
         lengths = ops.cast(lengths, "float64")
         factor = ops.power(lengths, -self.length_normalization[:, None])
-        return ops.where(scores > NONE, ops.maximum(scores, -1e300) * factor, NONE)
+        lowest = ops.where(scores > -1e300, scores, -1e300)
+        return ops.where(scores > NONE, lowest * factor, NONE)
 
 
 def _rows(columns: Tensor, of: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keras import ops
 
-from dualnet._backend import like, top_k
+from dualnet._backend import cumsum, like, top_k
 from dualnet._types import Tensor
 
 HALVINGS = 48  # weights below 1e-14 of the highest do not matter
@@ -70,12 +70,12 @@ def drawn_by(weights: Tensor, random: Tensor) -> Tensor:
     weights = ops.pad(weights, [(0, 0), (0, blocks * COLUMNS - columns)])
     weights = ops.reshape(weights, (-1, blocks, COLUMNS))
     totals = ops.sum(weights, axis=-1)
-    sums = ops.cumsum(totals, axis=-1)
+    sums = cumsum(totals)
     goal = random * sums[:, -1:]
     block = _first_above(sums, goal)
     goal -= ops.take_along_axis(sums - totals, block, axis=-1)
-    sums = ops.cumsum(ops.take_along_axis(weights, block[..., None], axis=1)[:, 0], axis=-1)
-    return (block * COLUMNS + _first_above(sums, ops.maximum(goal, 0)))[:, 0]
+    sums = cumsum(ops.take_along_axis(weights, block[..., None], axis=1)[:, 0])
+    return (block * COLUMNS + _first_above(sums, ops.where(goal > 0, goal, 0.0)))[:, 0]
 
 
 def drawn_from_nucleus(weights: Tensor, random: Tensor, top_p: Tensor) -> Tensor:
@@ -100,9 +100,11 @@ def drawn_from_nucleus(weights: Tensor, random: Tensor, top_p: Tensor) -> Tensor
     inside, is_last = weights >= high, (weights >= low) & (weights < high)
     total, weight = above(high), ops.max(ops.where(is_last, weights, 0.0), axis=-1, keepdims=True)
     number = ops.sum(ops.cast(is_last, "float64"), axis=-1, keepdims=True)
-    needed = ops.minimum(ops.maximum(ops.ceil((goal - total) / weight), 1), number)
+    needed = (goal - total) / weight
+    needed = -_floor(-needed)
+    needed = ops.where(needed < 1, 1.0, ops.where(needed < number, needed, number))
     drawn = random * (total + needed * weight)
-    place = (ops.floor((drawn - total) / weight) + 0.5) / number
+    place = (_floor((drawn - total) / weight) + 0.5) / number
     takes_last = drawn >= total
     weights = ops.where(takes_last, ops.cast(is_last, "float64"), ops.where(inside, weights, 0.0))
     return drawn_by(weights, ops.where(takes_last, place, drawn / total))
@@ -116,10 +118,16 @@ def drawn_in_order(
     It is one of the first `count` of the row, and of them of the fewest that reach `top_p`.
     """
     is_counted = ops.arange(ops.shape(weights)[1]) < count
-    sums = ops.cumsum(ops.where(is_counted, weights, 0.0), axis=-1)
+    sums = cumsum(ops.where(is_counted, weights, 0.0))
     is_inside = ops.cast(sums[:, :-1] < top_p * sums[:, -1:], "int32")
     total = ops.take_along_axis(sums, ops.sum(is_inside, axis=-1, keepdims=True), axis=-1)
     return ops.take_along_axis(ids, _first_above(sums, random * total), axis=-1)[:, 0]
+
+
+def _floor(values: Tensor) -> Tensor:
+    """Return the floors, float64, which `ops.floor` has on TensorFlow alone."""
+    whole = ops.cast(ops.cast(values, "int32"), "float64")
+    return whole - ops.cast(whole > values, "float64")
 
 
 def _first_above(sums: Tensor, goal: Tensor) -> Tensor:
