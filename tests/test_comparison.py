@@ -1,5 +1,6 @@
 """Figures per byte, character and word; top-k accuracy."""
 
+import dataclasses
 import json
 import math
 
@@ -183,7 +184,8 @@ def run(tmp_path_factory):
 @pytest.mark.slow
 def test_the_trial_of_a_search_has_the_figures_of_the_tokens_that_it_validates_with(run, tmp_path):
     (tmp_path / "run").symlink_to(run.folder)
-    found = trial_process._with_figures(tmp_path, corpus_of_run(run.folder))
+    outcome = trial_process._progress(tmp_path, corpus_of_run(run.folder), ended="all epochs")
+    found = dataclasses.asdict(outcome)
     assert found["val_perplexity"] == run.history[0]["val_perplexity"]
     bits = math.log2(found["val_perplexity"])  # each token is a byte
     assert found["val_bits_per_byte"] == pytest.approx(bits)

@@ -13,7 +13,7 @@ from keras import ops
 
 import dualnet
 from dualnet import training, zoo
-from dualnet.builders import LanguageModel, language_model, parts, weight_names
+from dualnet.builders import LanguageModel, language_model, weight_names
 from dualnet.builders.parts import part_options
 from dualnet.layers import LSTMCell
 from dualnet.text import Vocabulary
@@ -233,7 +233,9 @@ def test_a_run_with_parts_of_ones_own_resumes_exactly_and_says_what_to_import(
     text = (tmp_path / "whole" / "card.toml").read_text()
     assert '"own>DiagonalCell" = "tests.own_parts"' in text
     assert zoo.card(tmp_path / "whole" / "card.toml").config["sharpness"] == 2.0
-    monkeypatch.setattr(parts, "_registered", lambda name: None)  # as where it is not imported
+    monkeypatch.setattr(
+        keras.saving, "get_registered_object", lambda *_: None
+    )  # as where it is not imported
     with pytest.raises(ImportError, match="a part 'own>.*Import it first: import tests.own_parts"):
         dualnet.load(tmp_path / "whole")
 

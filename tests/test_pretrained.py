@@ -211,7 +211,7 @@ def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, cli):
     cli(f"evaluate {NAME} {corpus}")
     cli(f"tokenizer show {NAME}")
     assert NAME in cli("list --pretrained")
-    assert "`dualnet list --pretrained` lists" in cli("list '*.tiny'")
+    assert "`dualnet list --pretrained`" in cli("list '*.tiny'")
     no_text = "`--rule` rms needs the text that the model was trained on"
     never_written_to = "a shipped model, which is never written to"
     for command, message in {
@@ -259,7 +259,7 @@ def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp
 def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, cli):
     monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path / "pretrained")
     assert zoo.list_models(pretrained=True) == []
-    assert cli("list --pretrained") == "No model is shipped.\n"
+    assert cli("list --pretrained").startswith("No model matches")
     assert "No model is shipped." in cli.refused("score dual_lstm.wikitext-2 --text a")
 
 

@@ -304,7 +304,7 @@ def test_the_perplexity_of_pairs_is_that_of_their_losses(model, numbers):
 
 
 def test_models_of_the_wrong_kind_are_refused(numbers):
-    with pytest.raises(ValueError, match="`model` must be a TranslationModel"):
+    with pytest.raises(ValueError, match="`model` must be a model that translates"):
         dualnet.translate(zoo.build("lstm", vocabulary_size=9, units=4), "a")
     with pytest.raises(ValueError, match="must be a text, not pairs"):
         dualnet.train("lstm", numbers, output="RUN")

@@ -204,6 +204,9 @@ class LanguageModel(StreamModel):
         """
         if self.graph.constants:
             raise ArgumentError("model", "translates.", " Use dualnet.export(model, path).")
+        if format != "tf_saved_model":
+            way_out = " Use dualnet.export(model, path, format=...) for 'onnx' and 'litert'."
+            raise ArgumentError("format", "must be 'tf_saved_model'.", way_out, format=format)
         check_exports()
         kwargs.setdefault("input_signature", [keras.InputSpec("int32", (None, None))])
         with without_gradients():

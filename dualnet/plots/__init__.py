@@ -217,7 +217,7 @@ def plot_search(
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
         _scale(axes, [results], cut=False)
-        if name in logarithmic:
+        if name in logarithmic and np.isfinite(values).any():
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter("")
         if labels:
