@@ -220,7 +220,7 @@ def test_the_commands_take_the_name(tiny_shipped, tmp_path, monkeypatch, cli):
         f"look {NAME} --output page.html {text} --adapt --rule rms": no_text,
         f"evaluate {NAME} {corpus} --dynamic --rule rms": no_text,
         f"train lstm {corpus} --output {NAME}": never_written_to,
-        f"train lstm {corpus} --output {NAME} --resume": never_written_to,
+        f"train lstm {corpus} --output {NAME} --resume": "--resume needs a RUN folder",
         f"score dual_lstm.tny {text}": "Did you mean 'dual_lstm.tiny'?",
         f"score dual_lstm {text}": "is a model of the zoo: build it",
         f"score {NAME} 'The cat sat, too.'": "For a text itself, use --text.",
