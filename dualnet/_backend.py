@@ -291,7 +291,7 @@ def present_values(variables):
 
 
 def read_weights(function, variables, *arguments):
-    """Return what a `jitted` function answers, given the values of lists of `variables`."""
+    """Return the answer of a `jitted` function to the values of lists of `variables`."""
     values = [present_values(group) for group in variables]
     try:
         return function(values, *arguments)

@@ -127,7 +127,7 @@ def options_of(command: str) -> type[Options]:
 
 
 def text_of(command: str) -> tuple[str, str]:
-    """Return what a command does, and examples of it."""
+    """Return the description of a command, and its examples."""
     text, _, examples = (inspect.getdoc(function_of(command)) or "").partition("\n\nExamples:\n")
     return " ".join(text.split()), textwrap.dedent(examples)
 

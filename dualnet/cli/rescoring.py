@@ -165,7 +165,7 @@ def _names(options: Rescore, runs: Sequence[Run]) -> list[str]:
 
 
 def _note(options: Rescore, lists: list[NBest], weights: Mapping[str, float] | None) -> str:
-    """Return what to say of features that hypotheses lack."""
+    """Return a note about features that hypotheses lack."""
     lacking: set[str] = set()
     for nbest in lists:
         rows = [hypothesis.numbers().keys() for hypothesis in nbest.hypotheses]

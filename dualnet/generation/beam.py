@@ -209,7 +209,7 @@ class Search:
         return finished, total
 
     def start(self, states: States, first_ids: Tensor, is_running: Tensor = True) -> Progress:
-        """Return what the first step begins with."""
+        """Return the progress before the first step."""
         settings, sentences = (self.beam, self.n_best, self.max_tokens), ops.shape(first_ids)[0]
         width, count, time = self.sizes or (ops.max(column, initial=1) for column in settings)
         is_running = ops.reshape(is_running, (-1, 1))
@@ -232,7 +232,7 @@ class Search:
     def is_open(
         self, length: Tensor, tokens: Tensor, states: States, scores: Tensor, *_: Tensor
     ) -> Tensor:
-        """Return whether a sentence has an open hypothesis."""
+        """Return True while a sentence has an open hypothesis."""
         return ops.any(scores > NONE)
 
     def advance(
@@ -246,7 +246,7 @@ class Search:
         finished: Finished,
         total: Tensor,
     ) -> Progress:
-        """Return what the next step begins with."""
+        """Return the progress after one step."""
         log_p, ids, states = step(ops.reshape(tokens, (-1, 1)), states)
         width, count, before = ops.shape(scores)[1], ops.shape(ids)[1], ops.reshape(scores, (-1, 1))
         log_p = ops.where(before > NONE, before + log_p, NONE)

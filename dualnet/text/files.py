@@ -83,7 +83,7 @@ def opened(path: StrPath) -> Iterator[io.BufferedIOBase]:
 
 
 def source_of(path: StrPath) -> str:
-    """Return what errors call the file at `path`."""
+    """Return the name of the file at `path` in error messages."""
     return STANDARD_INPUT if path == "-" else os.fspath(path)
 
 

@@ -97,7 +97,7 @@ def read_epochs(folder: Path) -> list[Epoch]:
 
 
 def read_progress(folder: Path, status: str) -> Outcome:
-    """Return what the training in `folder` has reached so far."""
+    """Return the progress of the training in `folder`."""
     epochs = read_epochs(folder)
     if not epochs:
         return Outcome(status=status)
