@@ -9,7 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
-from dualnet.requests import AUTO, Learning, Teaching
+from dualnet.requests import AUTO, Learning, Teaching, TeachingArguments
 from dualnet.text.plain_text import check_line, check_text
 
 __all__ = ["Learner", "read_many"]
@@ -140,7 +140,7 @@ class Learner:
         adapt: str | Sequence[str] = "connection",
         *,
         statistics: GradientStatistics | None = None,
-        **settings: Any,
+        **settings: Unpack[TeachingArguments],
     ) -> None:
         request: Learning = with_own_settings(model, Teaching.of(settings), by_text=False)
         request = dataclasses.replace(request, rule=request.rule or "sgd")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 
@@ -53,6 +53,12 @@ class Measuring(Settings):
     """ints, at least 1. Also compute the share of tokens that are among the k likeliest units, for
     each k. A unit as likely as the token counts as likelier, so that a model that cannot tell units
     apart scores 0. Excludes MC dropout."""
+
+
+class MeasuringArguments(TypedDict, total=False):
+    """The fields of `Measuring`, for type checkers."""
+
+    top_k: Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from dualnet import _checks
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet._formats import ADDED
-from dualnet.metrics import Measuring
+from dualnet.metrics import Measuring, MeasuringArguments
 
 # --- corpora
 
@@ -42,6 +42,16 @@ class ReadingCorpus(Dividing):
     whose rare words are <unk>)."""
 
 
+class ReadingCorpusArguments(TypedDict, total=False):
+    """The fields of `ReadingCorpus`, for type checkers; a test compares them."""
+
+    fractions: Sequence[float] | None
+    tokenizer: StrPath | None
+    documents: str | None
+    vocabulary_size: int | None
+    min_count: int | None
+
+
 # --- scores, and static evaluation
 
 
@@ -70,6 +80,14 @@ class Reading(Scoring):
     """bool. Read each sentence from the zero state."""
 
     excludes = {"by_sentence": ["sequence_length"]}  # each sentence is read whole
+
+
+class ReadingArguments(TypedDict, total=False):
+    """The fields of `Reading`."""
+
+    temperature: float
+    sequence_length: int | None
+    by_sentence: bool
 
 
 class Evaluating(Measuring, Reading):
@@ -107,6 +125,16 @@ class Evaluating(Measuring, Reading):
         "window": ["sequence_length", "batch_size"],
         "mc_dropout_samples": Measuring.names(),  # the answers of the passes differ
     }
+
+
+class EvaluatingArguments(ReadingArguments, MeasuringArguments, total=False):
+    """The fields of `Evaluating`."""
+
+    batch_size: int
+    window: int | None
+    mc_dropout_samples: int
+    dropout_scale: float
+    seed: int
 
 
 # --- weights that learn at test time
@@ -199,6 +227,17 @@ class Learning(Settings):
         return settings
 
 
+class LearningArguments(TypedDict, total=False):
+    """The fields of `Learning`."""
+
+    rule: str | None
+    learning_rate: float | str | None
+    decay: float | None
+    epsilon: float | None
+    beta_1: float | None
+    clipnorm: float | None
+
+
 class DynamicEvaluating(Reading, Learning):
     """How the loss of a model on a text is computed while its weights learn from it."""
 
@@ -230,6 +269,12 @@ class DynamicEvaluating(Reading, Learning):
         return self.adapt
 
 
+class DynamicEvaluatingArguments(LearningArguments, ReadingArguments, total=False):
+    """The fields of `DynamicEvaluating`."""
+
+    adapt: str | Sequence[str] | None
+
+
 class Teaching(Learning):
     """How a `Learner` learns from what it reads."""
 
@@ -242,6 +287,12 @@ class Teaching(Learning):
 
     learning_rate: float | str | None = field(None, check_rate_or_auto, hidden=True)
     """float above 0. By default that of the rule, see `RULES`."""
+
+
+class TeachingArguments(LearningArguments, total=False):
+    """The fields of `Teaching`."""
+
+    sequence_length: int | None
 
 
 class Adapting(Learning):
@@ -276,6 +327,13 @@ class Adapting(Learning):
                 raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
 
 
+class AdaptingArguments(LearningArguments, total=False):
+    """The fields of `Adapting`."""
+
+    adapt: bool
+    adapt_weights: str | Sequence[str] | None
+
+
 class Surprising(Scoring, Adapting):
     """How the surprisal of texts is computed."""
 
@@ -292,6 +350,15 @@ class Surprising(Scoring, Adapting):
     needs = {"words": ["split_punctuation"]}
 
 
+class SurprisingArguments(AdaptingArguments, total=False):
+    """The fields of `Surprising`."""
+
+    temperature: float
+    entropy: bool
+    words: bool
+    split_punctuation: bool
+
+
 class Looking(Scoring, Adapting):
     """How the models of a page read its text."""
 
@@ -303,6 +370,13 @@ class Looking(Scoring, Adapting):
     adapt: bool = False
     """bool. Read the text with each model a second time, in which it learns from each segment after
     it is scored, as in `dualnet.dynamic_evaluation`. The model itself does not change."""
+
+
+class LookingArguments(AdaptingArguments, total=False):
+    """The fields of `Looking`."""
+
+    temperature: float
+    sequence_length: int | None
 
 
 MISSING = ("zero", "lowest")
@@ -324,6 +398,13 @@ class Rescoring(Adapting):
     adapt: bool = False
     """bool. Learn from the best hypothesis of a list, in one step, before scoring the next list.
     The model itself does not change."""
+
+
+class RescoringArguments(AdaptingArguments, total=False):
+    """The fields of `Rescoring`."""
+
+    carry: bool
+    missing: str
 
 
 def check_reading(text: str) -> None:
@@ -408,7 +489,7 @@ class Drawing(Beaming):
 
 
 class DrawingArguments(TypedDict, total=False):
-    """The fields of `Drawing` but `n_best`, for type checkers; a test compares them."""
+    """The fields of `Drawing` but `n_best`."""
 
     max_tokens: int
     temperature: float
@@ -445,7 +526,7 @@ class Translating(Beaming):
 
 
 class TranslatingArguments(TypedDict, total=False):
-    """The fields of `Translating` but `n_best`, for type checkers."""
+    """The fields of `Translating` but `n_best`."""
 
     beam: int
     length_normalization: float
@@ -454,7 +535,7 @@ class TranslatingArguments(TypedDict, total=False):
 
 
 class TranslationsArguments(TranslatingArguments, total=False):
-    """The fields of `Translating`, for type checkers."""
+    """The fields of `Translating`."""
 
     n_best: int
 
@@ -515,7 +596,7 @@ class Exporting(Settings):
 
 
 class ExportingArguments(TypedDict, total=False):
-    """The fields of `Exporting`, for type checkers."""
+    """The fields of `Exporting`."""
 
     format: str | None
     max_tokens: int

@@ -19,6 +19,7 @@ from dualnet.requests import (
     Translating,
 )
 from dualnet.training import Recipe
+from dualnet.training.recipe import RecipeArguments
 from tests.checks import excluded
 
 
@@ -118,6 +119,14 @@ def test_a_function_shows_the_settings_that_it_takes(function, request_class):
         (requests.DrawingArguments, Drawing),
         (requests.TranslationsArguments, Translating),
         (requests.ExportingArguments, Exporting),
+        (requests.ReadingCorpusArguments, requests.ReadingCorpus),
+        (requests.EvaluatingArguments, requests.Evaluating),
+        (requests.DynamicEvaluatingArguments, requests.DynamicEvaluating),
+        (requests.TeachingArguments, requests.Teaching),
+        (requests.SurprisingArguments, requests.Surprising),
+        (requests.LookingArguments, requests.Looking),
+        (requests.RescoringArguments, requests.Rescoring),
+        (RecipeArguments, Recipe),
     ],
 )
 def test_type_checkers_know_the_settings_that_a_function_takes(arguments, request_class):

@@ -7,7 +7,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from weakref import WeakKeyDictionary
 
 import keras
@@ -26,7 +26,7 @@ from dualnet.builders import LanguageModel, check_language_model, names_in
 from dualnet.devices import num_devices, whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
-from dualnet.requests import DynamicEvaluating, Learning
+from dualnet.requests import DynamicEvaluating, DynamicEvaluatingArguments, Learning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ def dynamic_evaluation(
     statistics: Any = None,
     valid: Any = None,
     keep: bool = False,
-    **settings: Any,
+    **settings: Unpack[DynamicEvaluatingArguments],
 ) -> DynamicEvaluation:
     """Return the loss of `model` on `tokens` while it keeps learning from them.
 

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
 from dualnet.evaluation.comparison import Totals, totals_of
 from dualnet.evaluation.words import Words, words_of
-from dualnet.requests import Surprising
+from dualnet.requests import Surprising, SurprisingArguments
 from dualnet.text import Tokenizer
 
 LOGITS = 2**24  # computed by a call at most, where entropies need all of a token's: 64 MB
@@ -30,7 +30,7 @@ def surprisal(
     column: Column | None = None,
     statistics: Any = None,
     keep: bool = False,
-    **settings: Any,
+    **settings: Unpack[SurprisingArguments],
 ) -> Results[dict[str, Any]]:
     """Return the surprisal of each token, or of each word, of each text, in bits.
 

@@ -11,8 +11,8 @@ import keras
 Class = type[keras.layers.Layer]
 
 
-class ModelArguments(TypedDict, total=False):
-    """The arguments of stations and of the cells of this package, which the stations document."""
+class ModelSettings(TypedDict, total=False):
+    """`ModelArguments` but `output`, which for `train` is a folder."""
 
     units: int | None
     embedding_units: int | None
@@ -46,7 +46,6 @@ class ModelArguments(TypedDict, total=False):
     dual_input_dropout: float
     dual_output_dropout: float
     dual_l2: float
-    output: str | Class | None
     tied: bool
     output_bias: bool
     experts: int | Sequence[int]
@@ -92,6 +91,12 @@ class ModelArguments(TypedDict, total=False):
     rounds: int
     stabilised: bool
     transform_bias: float
+
+
+class ModelArguments(ModelSettings, total=False):
+    """The arguments of stations and of the cells of this package, which the stations document."""
+
+    output: str | Class | None
 
 
 class Overrides(ModelArguments, total=False):

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexi
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
 from dualnet.metrics import METRICS, Measured, Measuring
-from dualnet.requests import Evaluating, Scoring
+from dualnet.requests import Evaluating, EvaluatingArguments, Scoring
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
@@ -63,7 +63,7 @@ class Evaluation(Measured, Comparable):
     window: int | None = None
 
 
-def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
+def perplexity(model: LanguageModel, tokens: Any, **settings: Unpack[EvaluatingArguments]) -> float:
     """Return the perplexity of `model` on `tokens`: `evaluate(...).perplexity`.
 
     Args:
@@ -82,7 +82,9 @@ def perplexity(model: LanguageModel, tokens: Any, **settings: Any) -> float:
 
 
 @documented(Evaluating)
-def evaluate(model: LanguageModel, tokens: Any, **settings: Any) -> Evaluation:
+def evaluate(
+    model: LanguageModel, tokens: Any, **settings: Unpack[EvaluatingArguments]
+) -> Evaluation:
     """Return the loss of `model` on `tokens`: every token but the first is predicted once.
 
     The text is cut into `batch_size` streams of equal length (the last may be shorter), read

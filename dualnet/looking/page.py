@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.words import words_of
 from dualnet.looking.reading import Reading, read
-from dualnet.requests import DynamicEvaluating, Looking, check_reading
+from dualnet.requests import DynamicEvaluating, Looking, LookingArguments, check_reading
 from dualnet.runs import Run
 from dualnet.runs.shipped import require_shipped
 from dualnet.text import UNK, Tokenizer
@@ -80,7 +80,7 @@ def look(
     text: str | None = None,
     *,
     statistics: GradientStatistics | None = None,
-    **settings: Any,
+    **settings: Unpack[LookingArguments],
 ) -> Page:
     """Return a page that shows models reading `text`.
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 import numpy as np
@@ -21,13 +21,14 @@ from dualnet._checks import StrPath, check_count
 from dualnet._fields import documented
 from dualnet._files import write_whole
 from dualnet.builders import LanguageModel
+from dualnet.builders.arguments import ModelSettings
 from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.devices import data_parallel
 from dualnet.evaluation import Evaluation
 from dualnet.evaluation import evaluate as evaluate_text
 from dualnet.evaluation.pair_perplexity import PairEvaluation, evaluate_pairs
-from dualnet.requests import ReadingCorpus
+from dualnet.requests import ReadingCorpus, ReadingCorpusArguments
 from dualnet.runs.folder import RESULTS, WEIGHTS, write_file
 from dualnet.runs.loading import load_weights
 from dualnet.runs.model_cards import README, model_card
@@ -35,6 +36,7 @@ from dualnet.text import UNK
 from dualnet.training.fitting import Callbacks, fit
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
+from dualnet.training.recipe import RecipeArguments
 from dualnet.training.resuming import evaluated_epochs, has_begun
 from dualnet.training.resuming import resume as resume_run
 from dualnet.training.schedule import RESTART_FACTOR, History
@@ -42,6 +44,12 @@ from dualnet.training.start import PAIRS_OF_ONES_OWN, Training, begin, policy_of
 from dualnet.training.user_callbacks import UserCallbacks
 
 ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
+
+
+class TrainingArguments(ModelSettings, RecipeArguments, ReadingCorpusArguments, total=False):
+    """What `train` takes beside its own arguments, for type checkers."""
+
+    share_embeddings: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +100,7 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] | None = None,
     evaluate: bool = True,
     devices: int | str | None = None,
-    **settings: Any,
+    **settings: Unpack[TrainingArguments],
 ) -> Run:
     """Train model `name` of the zoo on `corpus` into the folder `output`.
 
@@ -204,7 +212,7 @@ def epoch_seconds(
     corpus: Corpus | PairCorpus | str,
     *,
     weights: StrPath | None = None,
-    **settings: Any,
+    **settings: Unpack[TrainingArguments],
 ) -> float:
     """Return about how many seconds the training steps of an epoch take on this machine.
 

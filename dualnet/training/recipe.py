@@ -1,7 +1,7 @@
 """Recipes: the optimizer, its schedule, and the batches that a model is trained with."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import keras
 import numpy as np
@@ -239,6 +239,46 @@ class Recipe(Settings):
             decay = "weight_decay" if self.optimizer in ("sgd", "adamw") else "coupled_decay"
             settings[decay] = float(self.weight_decay)
         return OPTIMIZERS[self.optimizer](**settings)
+
+
+class RecipeArguments(TypedDict, total=False):
+    """The fields of `Recipe`, for type checkers; a test compares them."""
+
+    optimizer: str
+    learning_rate: float
+    beta_1: float
+    epsilon: float
+    clipnorm: float
+    global_clipnorm: float
+    weight_decay: float
+    loss_reduction: str
+    batching: str
+    batch_size: int
+    tokens_per_batch: int
+    sequence_length: int
+    length_deviation: float
+    longest_length: int
+    partial_shuffle: bool
+    drop_state_probability: float
+    epochs: int
+    hold_epochs: int
+    decay: float
+    plateau_decay: float
+    linear_decay: bool
+    square_root_decay: bool
+    averaging: str
+    average_interval: int
+    average_from: int
+    finetune: str
+    finetune_epochs: int
+    finetune_learning_rate: float
+    label_smoothing: float
+    dropout_samples: int
+    on_divergence: str
+    patience: int
+    watch: str
+    keep_every: str
+    dtype_policy: str
 
 
 def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from keras import ops
@@ -18,7 +18,7 @@ from dualnet.evaluation.arguments import check_sentences, check_translators, voc
 from dualnet.extras.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.extras.rescoring.tuning import check_lists
 from dualnet.generation import translation
-from dualnet.requests import Rescoring
+from dualnet.requests import Rescoring, RescoringArguments
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_line, check_text
 
@@ -40,7 +40,7 @@ def rescore(
     weights: Mapping[str, float] | None = None,
     sources: Iterable[str] | None = None,
     statistics: Any = None,
-    **settings: Any,
+    **settings: Unpack[RescoringArguments],
 ) -> list[NBest]:
     """Return n-best lists with the scores of models as new features, and a new score.
 
