@@ -33,7 +33,7 @@ NEEDS = {
     for page in PAGES
     if page.startswith("docs/guides/") and "runs/dual" in (ROOT / page).read_text("utf-8")
 }
-NEEDS["docs/guides/analysis.md"] = ["docs/quickstart.md", "docs/guides/combining.md"]
+NEEDS["docs/guides/surprisal.md"] = ["docs/quickstart.md", "docs/guides/combining.md"]
 SHARED = {*NEEDS, *(page for needed in NEEDS.values() for page in needed)}
 
 

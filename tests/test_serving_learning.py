@@ -218,7 +218,7 @@ def test_the_served_scores_do_not_look_ahead(served):
 
 
 def test_the_documented_table_names_all_inputs_and_outputs(served):
-    page = (ROOT / "docs" / "guides" / "learning.md").read_text()
+    page = (ROOT / "docs" / "guides" / "personalisation.md").read_text()
     section = page.partition("\n## Learners in a served model\n")[2]
     check_table(section, ["learn"], served.ask.signatures)
     check_table(section, ["learn_text"], served.ask.signatures)

@@ -151,7 +151,7 @@ def test_another_process_computes_the_same_logits(words, folder, tmp_path):
 @once
 def test_the_page_gives_the_surprisals_of_the_shipped_model(cli, tmp_path):
     pytest.importorskip("minicons", reason=REASON)
-    page = (ROOT / "docs" / "guides" / "transformers.md").read_text()
+    page = (ROOT / "docs" / "guides" / "comparing.md").read_text()
     [command] = re.findall(r"^```bash\n(?:dualnet )(export .*)\n", page, re.MULTILINE)
     cli(command.replace("hf/dual_lstm", f"{tmp_path}/hf/dual_lstm"))
     code = "".join(re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
