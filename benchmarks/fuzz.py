@@ -11,7 +11,6 @@ import collections
 import contextlib
 import hashlib
 import io
-import json
 import os
 import random
 import re
@@ -37,13 +36,9 @@ CARD = FACTS["own_card"]
 WORDS = ["the", "a", "cat", "dog", "bird", "sees", "likes", "finds", "and", "or", "big", "small"]
 ANY_VALUE = [*VALUES["number"], *VALUES["tokenizer"], *VALUES["text"], "a " * 600, "\x00", "\ud800"]
 BOMBS = [
-    ".".join("a" * 200_000) + " = 1", "a = " + "[" * 100_000, "[a" + ".b" * 99 + "]",
-    "a = " + "{b=" * 900 + "1" + "}" * 900, "a = 0x" + "f" * 9_000, "units = " + "9" * 9_000,
-    "# " + "a" * 2_000_000, 'note = "\\u001b[2J\\u001b]0;x\\u0007"', 'name = "\\u009b31m"',
-    "units = 1_000_000_000", "recurrent_layers = 1_000_000_000", "experts = 1_000_000_000",
-    "cache_size = 1_000_000_000_000", "rank = 9_000_000_000",
+    "a = " + "[" * 100_000, "a = 0x" + "f" * 9_000, 'note = "\\u001b[2J\\u001b]0;x\\u0007"',
+    'name = "\\u009b31m"', "units = 1_000_000_000", "recurrent_layers = 1_000_000_000",
 ]  # fmt: skip
-JSON_VALUES = [None, True, 0, -1, 1.5, 2**31, 2**40, "", "x", "<eos>", "\ud83d", "(", [], [1], {}]
 ESCAPES = [b"\x1b[2J", b"\x1b]0;x\x07", b"\xc2\x9b31m", b"\r\x1b[1A", b"\x00", b"\xe2\x80\xae"]
 OTHERS = [b"", b"\x00" * 50, b"{}", b"[]", b"null", b"\n\n", b"\xef\xbb\xbf"]
 RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what may command a terminal
@@ -106,25 +101,6 @@ def broken_toml(draw, text):
     return draw(bombs | damaged | damaged | st.just("\n".join(lines[:at])) | escaped).encode()
 
 
-@st.composite
-def broken_json(draw, text):
-    """Change, remove or add one value of a JSON text."""
-    whole = part = json.loads(text)
-    while True:
-        key = draw(st.sampled_from([*part] if isinstance(part, dict) else range(len(part))))
-        if not isinstance(part[key], (dict, list)) or not part[key] or draw(st.integers(0, 4)) == 0:
-            break
-        part = part[key]
-    what = draw(st.sampled_from(["change", "change", "remove", "add"]))
-    if what == "remove":
-        del part[key]
-    else:
-        if what == "add" and isinstance(part, dict):
-            key = draw(st.sampled_from(["", "x", "type", "id", "\u0120\u0120"]))
-        part[key] = draw(st.sampled_from(JSON_VALUES))
-    return json.dumps(whole).encode()
-
-
 def damage(draw, path):
     """Damage the file `path`; return what was done."""
     what = draw(st.sampled_from(["contents"] * 6 + ["gone", "folder", "pipe", "device"]))
@@ -134,8 +110,6 @@ def damage(draw, path):
         contents = edited(data) | edited(data).flatmap(edited) | st.sampled_from(OTHERS)
         if path.suffix == ".toml":
             contents |= broken_toml(data.decode())
-        elif path.suffix == ".json":
-            contents |= broken_json(data.decode())
         path.write_bytes(draw(contents))
     elif what == "folder":
         path.mkdir()
