@@ -128,7 +128,7 @@ def _draw(
         positions[f"{name} static"] = evaluate(run.model, corpus.test).token_losses
         positions[f"{name} dynamic"] = np.repeat(adapted.segment_losses, adapted.segment_lengths)
     plot_curves(curves, folder / "curves.png", title="Learning curves on python-reference")
-    plot_positions(positions, folder / "dynamic.png", title="Test perplexity by position")
+    plot_positions(positions, folder / "dynamic.png")
 
 
 def _show(results: dict[str, Figures]) -> None:

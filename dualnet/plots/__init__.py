@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import textwrap
 import warnings
@@ -13,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from dualnet._files import write_whole
-from dualnet.plots.fonts import set_fonts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,6 @@ def plot_curves(
     *,
     title: str = "Learning curves",
     cut: bool = False,
-    lines: Mapping[str, float] | None = None,
 ) -> None:
     """Draw perplexity against epochs, one curve for each of `curves`, as a PNG.
 
@@ -42,29 +41,21 @@ def plot_curves(
             curves of a model share a colour; those in training are thin and dashed.
         cut: bool. Whether the scale of many epochs ends at a small multiple of the lowest value,
             so that curves can be told apart.
-        lines: name to the height of a horizontal dotted line, e.g. a published perplexity. A line
-            has the colour of the first model whose name begins with the same word.
     """
     from matplotlib.ticker import MaxNLocator
 
-    lines = lines or {}
     figure, axes = _axes(title, "epoch", "perplexity (log scale)")
-    longest = max((len(values) for values in curves.values()), default=0)
-    marker = "o" if longest <= MARKED else ""
-    colours: dict[str, str] = {}
+    longest = max(map(len, curves.values()), default=0)
+    models = [*dict.fromkeys(name.rpartition(" ")[0] for name in curves)]
     for name, values in curves.items():
         model, _, split = name.rpartition(" ")
-        colour = colours.setdefault(model, f"C{len(colours)}")
-        [line] = axes.plot(range(1, len(values) + 1), values, marker=marker, color=colour)
-        line.set_label(_plain(name))
+        colour = f"C{models.index(model)}"
+        [line] = axes.plot(range(1, len(values) + 1), values, color=colour, label=_plain(name))
         if split == "train":
-            line.set(linestyle="--", linewidth=1, marker=marker and ".")
-    first_words = {model.split()[0]: colour for model, colour in reversed(colours.items())}
-    for name, value in lines.items():
-        colour = first_words.get(name.split()[0], "0.4")
-        axes.axhline(value, label=_plain(name), color=colour, linestyle=":", linewidth=1.2)
-    drawn = [*curves.values(), *([value] for value in lines.values())]
-    _scale(axes, [np.asarray(values, np.float64) for values in drawn], cut and longest > MARKED)
+            line.set(linestyle="--", linewidth=1)
+        if longest <= MARKED:
+            line.set_marker("." if split == "train" else "o")
+    _scale(axes, [np.asarray(values) for values in curves.values()], cut and longest > MARKED)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if longest == 1:
         axes.set_xlim(0, 2)  # narrower, the ticks are fractions of an epoch
@@ -73,9 +64,7 @@ def plot_curves(
     _save(figure, path)
 
 
-def plot_positions(
-    curves: Mapping[str, npt.ArrayLike], path: str | Path, *, title: str = "Perplexity by position"
-) -> None:
+def plot_positions(curves: Mapping[str, npt.ArrayLike], path: str | Path) -> None:
     """Draw perplexity against the position in the text, as a PNG.
 
     `curves` are names to the loss of each token in nats. A strong line shows the perplexity of
@@ -84,20 +73,20 @@ def plot_positions(
     """
     from matplotlib.ticker import LogFormatter
 
-    figure, axes = _axes(title, "position in the text (tokens)", "perplexity (log scale)")
+    x, y = "position in the text (tokens)", "perplexity (log scale)"
+    figure, axes = _axes("Perplexity by position", x, y)
     shown = []
     for i, (name, values) in enumerate(curves.items()):
-        losses = np.asarray(values, np.float64)
-        position = np.arange(1, len(losses) + 1)
-        window = min(max(10, len(losses) // 100), len(losses))
-        windows = losses[: len(losses) // window * window].reshape(-1, window)
-        by_window = np.exp(windows.mean(1))
-        middles = np.arange(len(windows)) * window + window / 2
-        axes.plot(middles, by_window, color=f"C{i}", linewidth=0.8, alpha=0.35)
-        running = np.exp(np.cumsum(losses) / position)
-        axes.plot(position, running, color=f"C{i}", label=f"{name}: {running[-1]:.2f}")
-        start = window if len(losses) > SETTLED else 0  # a mean of few tokens is noise
-        shown += [running[start:], by_window]
+        losses, colour = np.asarray(values, np.float64), f"C{i}"
+        sums, positions = np.cumsum(losses), np.arange(1, len(losses) + 1)
+        size = min(max(10, len(losses) // 100), len(losses))
+        ends = positions[size - 1 :: size]
+        windows = np.exp(np.diff(sums[ends - 1], prepend=0) / size)
+        axes.plot(ends - size / 2, windows, color=colour, linewidth=0.8, alpha=0.35)
+        running = np.exp(sums / positions)
+        axes.plot(positions, running, color=colour, label=f"{name}: {running[-1]:.2f}")
+        settled = size if len(losses) > SETTLED else 0  # a mean of few tokens is noise
+        shown += [running[settled:], windows]
     axes.set_yscale("log")
     finite = np.ma.masked_invalid(np.concatenate(shown)).compressed()
     if len(finite):
@@ -125,17 +114,16 @@ def plot_bars(
             with these labels are orange.
     """
     compared = compared or {}
-    most = max(len(bars) for bars in panels.values())
-    height = 0.3 * most + 1.2
-    figure, grid = _grid(len(panels), columns=3, width=3.6, height=height)
+    most = max(map(len, panels.values()))
+    figure, grid = _grid(len(panels), columns=3, width=3.6, height=0.3 * most + 1.2)
     figure.suptitle(f"{title} (orange: also published)" if any(compared.values()) else title)
     for (name, bars), axes in zip(panels.items(), grid):
         published = compared.get(name, ())
         labels, values = zip(*bars)
-        axes.barh(range(len(bars)), values, color=[f"C{int(x in published)}" for x in labels])
-        axes.set_yticks(range(len(bars)), [_short(label) for label in labels])
-        for place, value in enumerate(values):
-            axes.text(value + 0.02, place, f"{value:.3f}", va="center", fontsize=8)
+        colours = [f"C{int(label in published)}" for label in labels]
+        drawn = axes.barh(range(len(bars)), values, color=colours)
+        axes.bar_label(drawn, fmt="%.3f", padding=2, fontsize=8)
+        axes.set_yticks(range(len(bars)), map(_short, labels))
         # The same bar width everywhere.
         axes.set(xlim=(0, 1.18), ylim=(most - 0.5, -0.5), xticks=[0, 0.5, 1], xlabel=axis)
         axes.set_title(_short(name), fontweight="bold")
@@ -221,7 +209,7 @@ def plot_search(
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter("")
         if labels:
-            axes.set_xticks(range(len(labels)), [_short(label) for label in labels])
+            axes.set_xticks(range(len(labels)), map(_short, labels))
             axes.set_xlim(-0.5, len(labels) - 0.5)
     _save(figure, path)
 
@@ -240,8 +228,8 @@ def plot_attention(
     width, height = cell * len(source) + 2.5, 0.9 * cell * len(target) + 1.8
     figure, (axes,) = _grid(1, columns=1, width=min(60, width), height=min(60, height))
     image = axes.imshow(np.asarray(weights), cmap="Greys", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(source)), [_short(token) for token in source], rotation=90)
-    axes.set_yticks(range(len(target)), [_short(token) for token in target])
+    axes.set_xticks(range(len(source)), map(_short, source), rotation=90)
+    axes.set_yticks(range(len(target)), map(_short, target))
     far = longest > LONG  # from one end to the other: label both
     axes.tick_params(length=0, labelsize=9, labeltop=True, labelbottom=far, labelright=far)
     axes.set(xlabel="source", ylabel="translation")
@@ -306,10 +294,42 @@ def _plain(text: str) -> str:
 
 def _save(figure: Figure, path: str | Path) -> None:
     image = io.BytesIO()
-    set_fonts(figure)
+    _set_fonts(figure)
     with warnings.catch_warnings():
         # Of a character that no font has, which becomes a box.
         missing = "Glyph .* missing from|Matplotlib currently does not support"
         warnings.filterwarnings("ignore", missing, UserWarning)
         figure.savefig(image, format="png", dpi=120)
     write_whole(path, image.getvalue())
+
+
+def _set_fonts(figure: Figure) -> None:
+    """Let matplotlib draw the texts of `figure` in installed fonts that have their characters.
+
+    Nothing changes where the default font has them all.
+    """
+    from matplotlib import rcParams
+    from matplotlib.text import Text
+
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
+    families = _fallbacks("".join(text.get_text() for text in texts))
+    for text in texts if families else ():
+        # Not bold: few of these fonts are, and matplotlib reports each that is not.
+        text.set(fontfamily=[*rcParams["font.family"], *families], fontweight="normal")
+
+
+def _fallbacks(text: str) -> list[str]:
+    """Return the families of installed fonts for the characters that the default font lacks."""
+    from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+    default = get_font(findfont(FontProperties()))
+    missing = {*map(ord, text)} - {ord("\n")} - default.get_charmap().keys()
+    families = []
+    for font in fontManager.ttflist if missing else ():
+        if not font.name.startswith("Last Resort"):  # it has a box for every character
+            with contextlib.suppress(OSError, RuntimeError):  # a font that cannot be read
+                characters = get_font(font.fname).get_charmap().keys()
+                if missing & characters:
+                    families.append(font.name)
+                    missing = missing - characters
+    return families
