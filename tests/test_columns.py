@@ -114,7 +114,7 @@ def test_pairs_may_be_tuples_objects_or_tables():
 @pytest.mark.parametrize(
     ("pairs", "column", "message"),
     [
-        ({"good": ["a"], "bad": ["b"]}, None, "`pairs` must have the columns sentence_good"),
+        ({"good": ["a"], "bad": ["b"]}, None, "`column` must be one of .*'good', 'bad'"),
         ({"good": ["a"], "bad": ["b"]}, ("good", "x"), "`column` must be one of"),
         ([("a", "b")], ("good", "bad"), "`column` is for a table"),
         ([("a", "b", "c")], None, "Each pair must be a JSON object or a tuple of two"),

@@ -362,7 +362,7 @@ def test_a_word_that_a_closed_vocabulary_lacks_is_named(
 ):
     monkeypatch.setattr(cached_ids, "LARGE_BYTES", 0 if large else 1 << 20)
     folder = write(tmp_path / "text")
-    with pytest.raises(ValueError, match=f"without '{word}', which is in '{split}' of '{folder}'"):
+    with pytest.raises(ValueError, match=f"word='{word}'. It is in '{split}' of '{folder}'"):
         load(folder, vocabulary=Vocabulary(tuple(vocabulary.split())))
     assert not cache.exists() or list(cache.iterdir()) == []
 

@@ -12,7 +12,7 @@ from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES, SPLITS, Corpus, PairCorpus
 from dualnet.corpora.corpus import choose_tokenizer, locate
-from dualnet.corpora.records import Files, Records
+from dualnet.corpora.records import Records
 from dualnet.requests import ReadingCorpus
 from dualnet.runs import Run
 
@@ -72,11 +72,11 @@ class Texts(Options):
             for text in self.texts:
                 if re.search("[\ud800-\udfff]", text):
                     raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
-            return Records(self.texts, option)
+            return Records.of_texts(self.texts, option)
         if self.file in (None, "-") and sys.stdin.isatty():
             print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
         hint = f" For a text itself, use {option}."
-        return Files([self.file or "-"], hint=hint, may_be_empty=may_be_empty)
+        return Records.of_files([self.file or "-"], hint=hint, may_be_empty=may_be_empty)
 
     def lines(self, *, may_be_empty: bool = False) -> list[str]:
         """Return the texts of `records`."""
@@ -239,7 +239,7 @@ def check_corpus(
     """
     read_as = read_as or {}
     if not resume:
-        choose_tokenizer(read_as.get("tokenizer"), None, read_as.get("documents"), False)
+        choose_tokenizer(read_as.get("tokenizer"), read_as.get("documents"))
     fractions = read_as.get("fractions")
     if corpus is not None and (corpus not in NAMES or fractions is not None):
         locate(corpus, fractions=fractions, documents=read_as.get("documents") or "line")

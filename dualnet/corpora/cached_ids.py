@@ -24,38 +24,39 @@ FORMAT = 6  # increases when the ids of a text change, or the files that hold th
 DESCRIPTION = "ids.json"
 
 
-def is_large(text: Text) -> bool:
-    """Return True for a text whose ids belong on disk."""
-    return sum(path.stat().st_size for path in text.paths()) > LARGE_BYTES
-
-
-def cached(text: Text, settings: Settings) -> Encoded:
-    """Return `encode(text, settings)` with arrays that are read-only memory maps.
+def encoded(text: Text, settings: Settings) -> Encoded:
+    """Return `encode(text, settings)`, of a large text with arrays that are read-only memory maps.
 
     If the cache cannot be written, they are ordinary arrays. A file must not change while it
     is read.
     """
     stamps = _stamps(text)
+    if sum(size for size, _ in stamps) <= LARGE_BYTES:
+        return encode(text, settings)
     sums = {path: sha256_of(path) for path in text.paths()}
-    sources = {
-        split: [(sums[part.path], part.start, part.end) for part in parts]
-        for split, parts in text.files.items()
+    key = {
+        **vars(settings),
+        "format": FORMAT,
+        "documents": text.documents,
+        "lowercase": text.lowercase,
+        "sources": {
+            split: [(sums[part.path], part.start, part.end) for part in parts]
+            for split, parts in text.files.items()
+        },
     }
-    vocabulary = settings.vocabulary
-    used = None if vocabulary is None else f"{vocabulary.kind} {vocabulary.sha256}"
-    key = {"format": FORMAT, "sources": sources, **vars(settings), "vocabulary": used}
-    key |= {"documents": text.documents, "lowercase": text.lowercase}
+    if (vocabulary := settings.vocabulary) is not None:
+        key["vocabulary"] = f"{vocabulary.kind} {vocabulary.sha256}"
     folder = cache_folder() / "ids" / sha256_of_data(key)
-    encoded = _open(folder, text, vocabulary)
-    if encoded is None:
+    whole = _open(folder, text, vocabulary)
+    if whole is None:
         with contextlib.suppress(OSError):  # read-only, or the disk is full
             _build(folder, text, settings)
-        encoded = _open(folder, text, vocabulary) or encode(text, settings)
+        whole = _open(folder, text, vocabulary) or encode(text, settings)
         if _stamps(text) != stamps:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
             received = f"Received: {text.source!r}, which did. Load the corpus again."
             raise ValueError(f"A text file must not change while it is read. {received}")
-    return encoded
+    return whole
 
 
 def release_pages(tokens: np.ndarray) -> None:

@@ -1,6 +1,5 @@
 """Corpora: text as three streams of ids."""
 
-import dataclasses
 import itertools
 import math
 import os
@@ -13,7 +12,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_choice, did_you_mean
 from dualnet.corpora import cached_ids, sources
-from dualnet.corpora.encoding import Settings, Text, check_tokenizer, encode, has_unknown
+from dualnet.corpora.encoding import Settings, Text, check_tokenizer, has_unknown
 from dualnet.corpora.sources import SPLITS
 from dualnet.text import DOCUMENTS, UNK, Tokenizer, Vocabulary, load_tokenizer
 from dualnet.text.files import BLOCK_BYTES, DOCUMENT_BYTES
@@ -187,21 +186,23 @@ def load(
     >>> len(corpora.load("python-reference", vocabulary_size=100).vocabulary)
     100
     """
-    is_own = tokenizer is vocabulary is None and name_or_folder not in NAMES
-    named, vocabulary = choose_tokenizer(tokenizer, vocabulary, documents, lowercase)
+    if tokenizer is not None and vocabulary is not None:
+        required = "must be None with `vocabulary`, which is one."
+        raise ArgumentError("tokenizer", required, tokenizer=tokenizer)
+    asked = vocabulary or tokenizer
+    named, vocabulary = choose_tokenizer(asked, documents, lowercase)
     sizes = {"vocabulary_size": vocabulary_size, "min_count": min_count}
-    for name, size in sizes.items():
-        if size is not None and (vocabulary is not None or named != Vocabulary.kind):
-            message = "is for words that are learnt from the text."
-            raise ArgumentError(name, message, **{name: size}, tokenizer=vocabulary or named)
-        is_own = is_own and size is None
+    given = {name: size for name, size in sizes.items() if size is not None}
+    if given and (vocabulary is not None or named != Vocabulary.kind):
+        message = "is for words that are learnt from the text."
+        raise ArgumentError(next(iter(given)), message, **given, tokenizer=vocabulary or named)
     if vocabulary is not None:
         lowercase, documents = lowercase or vocabulary.lowercase, vocabulary.documents
     text = locate(name_or_folder, path, lowercase, download, documents or "line", fractions)
-    if is_own:
+    if is_own := not asked and not given and name_or_folder not in NAMES:
         named = suited_tokenizer(text)
-    corpus = _read(text, Settings(vocabulary=vocabulary, tokenizer=named, **sizes))
-    return dataclasses.replace(corpus, note=_note(text, corpus.vocabulary)) if is_own else corpus
+    settings = Settings(vocabulary=vocabulary, tokenizer=named, **given)
+    return _read(text, settings, is_own=is_own)
 
 
 def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
@@ -213,14 +214,11 @@ def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
     return _read(text, Settings(vocabulary=vocabulary, tokenizer=vocabulary.kind))
 
 
-def _read(text: Text, settings: Settings) -> Corpus:
-    is_large = cached_ids.is_large(text)
-    encoded = cached_ids.cached(text, settings) if is_large else encode(text, settings)
+def _read(text: Text, settings: Settings, *, is_own: bool = False) -> Corpus:
+    encoded = cached_ids.encoded(text, settings)
     return Corpus(
         name=text.name,
-        train=encoded.splits["train"],
-        valid=encoded.splits["valid"],
-        test=encoded.splits["test"],
+        **encoded.splits,
         vocabulary=encoded.vocabulary,
         sha256=encoded.sha256,
         lowercase=text.lowercase,
@@ -229,6 +227,7 @@ def _read(text: Text, settings: Settings) -> Corpus:
         fractions=text.fractions,
         vocabulary_size=settings.vocabulary_size,
         min_count=settings.min_count,
+        note=_note(text, encoded.vocabulary) if is_own else "",
     )
 
 
@@ -261,24 +260,17 @@ def _note(text: Text, tokenizer: Tokenizer) -> str:
 
 
 def choose_tokenizer(
-    tokenizer: StrPath | Tokenizer | None,
-    vocabulary: Tokenizer | None,
-    documents: str | None,
-    lowercase: bool,
+    tokenizer: StrPath | Tokenizer | None, documents: str | None = None, lowercase: bool = False
 ) -> tuple[str, Tokenizer | None]:
     """Return the name of a corpus's tokeniser, and the tokeniser unless it is to be learnt."""
     if documents is not None:
         check_choice("documents", documents, DOCUMENTS)
-    if tokenizer is not None and vocabulary is not None:
-        required = "must be None with `vocabulary`, which is one."
-        raise ArgumentError("tokenizer", required, tokenizer=tokenizer)
-    chosen = vocabulary or tokenizer or Vocabulary.kind
-    if isinstance(chosen, Tokenizer):
-        if documents not in (None, chosen.documents):
-            required = f"must be {chosen.documents!r}, as the vocabulary says."
+    if isinstance(tokenizer, Tokenizer):
+        if documents not in (None, tokenizer.documents):
+            required = f"must be {tokenizer.documents!r}, as the vocabulary says."
             raise ArgumentError("documents", required, documents=documents)
-        return chosen.kind, chosen
-    name = os.fspath(chosen)
+        return tokenizer.kind, tokenizer
+    name = os.fspath(tokenizer or Vocabulary.kind)
     if tokenizer_suffix(name) or os.sep in name:
         return name, load_tokenizer(name, documents=documents or "line", lowercase=lowercase)
     check_tokenizer(name)
@@ -305,17 +297,15 @@ def locate(
         raise ArgumentError("path", required, way_out, path=path, name_or_folder=address)
     if address == EMBEDDED:  # lower case except for N
         return Text(EMBEDDED, "embedded", {}, documents, lowercase)
-    if named:
-        folder = sources.find(address, path, download)
-        files = sources.split_files(folder)
-        return Text(address, str(folder.resolve()), files, documents, lowercase)
-    source = str(file.resolve())
-    if file.is_file():
+    if not named and file.is_file():
         shares = sources.check_fractions((90, 5, 5) if fractions is None else fractions)
         files = sources.divided(file, shares, documents)
-        return Text(file.stem, source, files, documents, lowercase, shares)
-    if not file.is_dir() and isinstance(name_or_folder, str) and len(file.parts) == 1:
+        return Text(file.stem, str(file.resolve()), files, documents, lowercase, shares)
+    if named:
+        file = sources.find(address, path, download)
+    elif not file.is_dir() and isinstance(name_or_folder, str) and len(file.parts) == 1:
         required = f"must be one of {', '.join(NAMES)}, an existing folder, or a file."
         hint = did_you_mean(address.lower(), NAMES)
         raise ArgumentError(f"Unknown corpus: it {required} Received: {address!r}.{hint}")
-    return Text(file.resolve().name, source, sources.split_files(file), documents, lowercase)
+    files, folder = sources.split_files(file), file.resolve()
+    return Text(address if named else folder.name, str(folder), files, documents, lowercase)

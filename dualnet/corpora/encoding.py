@@ -1,5 +1,6 @@
 """Encoding: a text becomes ids."""
 
+import functools
 import hashlib
 import io
 import itertools
@@ -92,13 +93,12 @@ def encode(text: Text, settings: Settings, folder: Path | None = None) -> Encode
     splits = {}
     for split in SPLITS:
         ids = _ids(text, split, tokenizer, digest)
-        splits[split] = _array(ids) if folder is None else _file(ids, folder / f"{split}.npy")
+        if folder is None:
+            splits[split] = np.concatenate([np.empty(0, "int32"), *ids])
+        else:
+            splits[split] = _file(ids, folder / f"{split}.npy")
         digest.update(b"\n")  # marks the end of the split
     return Encoded(splits, tokenizer, digest.hexdigest())
-
-
-def _array(ids: Iterator[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.empty(0, "int32"), *ids])
 
 
 def _file(ids: Iterator[np.ndarray], path: Path) -> np.ndarray:
@@ -125,25 +125,21 @@ def _ids(
     text: Text, split: str, tokenizer: Tokenizer, digest: "hashlib._Hash"
 ) -> Iterator[np.ndarray]:
     """Yield the ids of a split, and add its text to `digest`; of words, without white space."""
-    warned, is_closed = False, tokenizer.unk_id is None
     for block in text.read(split):
         if not isinstance(tokenizer, Vocabulary):
             digest.update(block.encode(errors="surrogatepass"))
             yield tokenizer.encode_marked(block)
             continue
-        if not warned and EOS in block and _SPELT_END.search(block):
-            warned = True
+        if EOS in block and _SPELT_END.search(block):
             message = f"The split {split!r} of {text.name!r} spells {EOS} at the end of a line, "
             way_out = "where one is added anyway. Remove those of the text."
             warnings.warn(message + way_out, stacklevel=2)
         words = words_of(block)
-        word = next((w for w in words if w not in tokenizer), None) if is_closed else None
-        if word is not None:
-            message = f"must contain {UNK}, or every word of the text. Received: one without "
-            received = f"{word!r}, which is in {split!r} of {text.source!r}."
-            raise ArgumentError("vocabulary", message + received)
         digest.update(" ".join([*words, ""]).encode())
-        yield tokenizer.encode_words(words)
+        try:
+            yield tokenizer.encode_words(words)
+        except ArgumentError as error:
+            raise ValueError(f"{error} It is in {split!r} of {text.source!r}.") from None
 
 
 def learnt(
@@ -186,22 +182,19 @@ def _learnt_words(
 ) -> Vocabulary:
     """Return the words of train, with an `<unk>` that train has unless `min_count` is 1."""
     min_count = settings.min_count or (1 if has_unknown(counts[UNK], counts.total()) else 2)
-
-    def of_size(size: int | None) -> Vocabulary:
-        return Vocabulary.from_counts(
-            counts,
-            size=size,
-            min_count=min_count,
-            needs_unk=True,
-            documents=documents,
-            lowercase=lowercase,
-        )
-
-    vocabulary = of_size(settings.vocabulary_size)
+    learn = functools.partial(
+        Vocabulary.from_counts,
+        counts,
+        min_count=min_count,
+        needs_unk=True,
+        documents=documents,
+        lowercase=lowercase,
+    )
+    vocabulary = learn(size=settings.vocabulary_size)
     is_seen = UNK in counts or len(vocabulary) <= len(counts)
     if is_seen or min_count == 1 or len(vocabulary) < 3:
         return vocabulary
-    fewer = of_size(len(vocabulary) - 1)
+    fewer = learn(size=len(vocabulary) - 1)
     [rarest] = {*vocabulary} - {*fewer}
     warnings.warn(
         f"Each word of train occurs at least {min_count} times. The rarest, {rarest!r}, is read as "

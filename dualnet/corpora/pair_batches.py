@@ -80,14 +80,14 @@ class PairBatches(ShuffledBatches):
         lengths = [np.diff(pairs.source_offsets), np.diff(pairs.target_offsets) + 1]
         blocks = -(-np.stack(lengths, axis=1) // pad_to_multiple_of)  # rounded up
         self._widths = np.maximum(blocks, 1) * pad_to_multiple_of  # (pairs, 2)
-        self._starts, self._shapes = self._plan()
+        self._starts, self._shapes = self._divide()
 
     def __len__(self) -> int:
         return len(self._shapes)
 
     def pairs_of(self, index: int) -> np.ndarray:
         """Return the pairs in batch `index` of this epoch, int64 `(rows,)`."""
-        pairs, order = self._order()
+        pairs, order = self._plan()
         batch = order[index]
         return pairs[self._starts[batch] : self._starts[batch + 1]]
 
@@ -101,9 +101,9 @@ class PairBatches(ShuffledBatches):
         target, targets, weights = self._padded(sentences, target_width)
         return {"source": source, "target": target}, targets, weights
 
-    # --- the plan, the same in every epoch
+    # --- the shapes, the same in every epoch
 
-    def _plan(self) -> tuple[np.ndarray, np.ndarray]:
+    def _divide(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the first of the sorted pairs in each batch, and the widths of the batches."""
         starts, shapes = [0], []
         widest = (0, 0)
@@ -128,8 +128,9 @@ class PairBatches(ShuffledBatches):
 
     # --- the epoch
 
-    def _draw(self, random: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
+    def _draw(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the pairs in the order of their batches, and the order of the batches."""
+        random = self._random()
         pairs = self._sorted(random)
         order = np.arange(len(self)) if random is None else random.permutation(len(self))
         varies = (self._shapes != self._shapes[0]).any(axis=0)

@@ -1,6 +1,7 @@
 """Pairs of texts, such as sentences and their translations, or articles and their headlines."""
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,21 +172,21 @@ def load_pairs(
     """
     splits = [check_choice("splits", split, SPLITS) for split in splits]
     is_numbers = folder == NUMBERS and files is None
-    languages = ("en", "de") if files is None else ("source", "target")
-    languages = number_words.LANGUAGES if is_numbers else languages
-    source, target = source or languages[0], target or languages[1]
+    sides = number_words.LANGUAGES if is_numbers else ("en", "de")
+    sides = sides if files is None else ("source", "target")
+    source, target = source or sides[0], target or sides[1]
     if source == target:
         raise ArgumentError("target", f"must differ from `source`. Received: both are {target!r}.")
     if is_numbers:
-        check_choice("source", source, languages)
-        check_choice("target", target, languages)
+        check_choice("source", source, sides)
+        check_choice("target", target, sides)
         place, name = "embedded", NUMBERS
         lines = number_words.number_lines(source, target)
     else:
         root = Path(folder).expanduser()
         place = str(root.resolve())
         name = root.stem if root.is_file() else root.resolve().name
-        lines = pair_files.read_splits(root, source, target, files, splits)
+        lines = pair_files.read_splits(root, (source, target), files, splits)
     lines = {split: lines[split] if split in splits else ([], []) for split in SPLITS}
     tokenizer = tokenizer or (Vocabulary.kind if is_numbers else "bpe:4000")
     asked, tokenizers = _tokenizers(tokenizer, joint, lowercase, lines["train"])
@@ -214,26 +215,23 @@ def load_pairs(
 
 
 def _tokenizers(
-    tokenizer: Tokenizers, joint: bool, lowercase: bool, train: Lines
+    asked: Tokenizers, joint: bool, lowercase: bool, train: Lines
 ) -> tuple[str | tuple[str, ...], tuple[Tokenizer, Tokenizer]]:
     """Return the name of the tokenisers, and those of source and target."""
-    if isinstance(tokenizer, (list, tuple)):
-        asked = [*tokenizer]
-    else:
-        asked = [tokenizer] if joint else [tokenizer] * 2
-    texts = train if len(asked) == 2 else [train[0] + train[1]]
+    sides = [*asked] if isinstance(asked, (list, tuple)) else [asked] * (2 - joint)
+    texts = train if len(sides) == 2 else [train[0] + train[1]]
     names, tokenizers = [], []
-    for one, lines in zip(asked, texts, strict=True):
-        name, found = choose_tokenizer(one, None, None, lowercase)
-        if found is None:
+    for side, lines in zip(sides, texts, strict=True):
+        name, tokenizer = choose_tokenizer(side, lowercase=lowercase)
+        if tokenizer is None:
             if not lines:
                 required = "must be one that exists, where the split 'train' is not read."
                 raise ArgumentError("tokenizer", required, tokenizer=name)
             settings = Settings(tokenizer=name, min_count=1)
-            found = learnt((line + END for line in lines), settings, lowercase=lowercase)
-        found.require_eos("tokenizer", f"must contain {EOS}, which ends a text.")
+            tokenizer = learnt((line + END for line in lines), settings, lowercase=lowercase)
+        tokenizer.require_eos("tokenizer", f"must contain {EOS}, which ends a text.")
         names.append(name)
-        tokenizers.append(found)
+        tokenizers.append(tokenizer)
     source, target = tokenizers[0], tokenizers[-1]
     if not lowercase <= source.lowercase == target.lowercase:  # a RUN keeps one flag for both
         required = "must lower-case both sides, as `lowercase` says, or neither."
@@ -248,21 +246,13 @@ def _split(
 ) -> PairSplit:
     """Return the pairs of a split, which `drops` those too long or empty."""
     ids = [_encode(side, tokenizer) for side, tokenizer in zip(lines, tokenizers)]
-    lengths = np.array([[len(line) for line in side] for side in ids], int)  # (2, pairs)
+    lengths = np.array([[*map(len, side)] for side in ids], int)  # (2, pairs)
     empty = drops & (lengths.min(axis=0) == 0)
     too_long = drops & ~empty & (lengths.max(axis=0) > (max_tokens or np.inf))
-    kept = np.flatnonzero(~(empty | too_long))
-    chosen = [[side[i] for i in kept] for side in ids]
-    return PairSplit(
-        source_lines=tuple(lines[0][i] for i in kept),
-        target_lines=tuple(lines[1][i] for i in kept),
-        source_ids=np.concatenate([np.zeros(0, np.int32), *chosen[0]]),
-        target_ids=np.concatenate([np.zeros(0, np.int32), *chosen[1]]),
-        source_offsets=np.append(0, lengths[0, kept].cumsum()),
-        target_offsets=np.append(0, lengths[1, kept].cumsum()),
-        too_long=int(too_long.sum()),
-        empty=int(empty.sum()),
-    )
+    kept = ~(empty | too_long)
+    chosen = [[*itertools.compress(side, kept)] for side in ids]
+    texts = (itertools.compress(side, kept) for side in lines)
+    return PairSplit.of(chosen, texts, int(too_long.sum()), int(empty.sum()))
 
 
 def _encode(lines: list[str], tokenizer: Tokenizer) -> list[np.ndarray]:

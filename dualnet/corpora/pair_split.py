@@ -1,6 +1,8 @@
 """One split of a corpus of pairs."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -13,7 +15,7 @@ class PairSplit:
     from `offsets[k]` to `offsets[k + 1]`.
 
     Attributes:
-        source_lines, target_lines: tuple of str, as in the files.
+        source_lines, target_lines: tuple of str, as in the files; empty if they are not known.
         source_ids, target_ids: int32 `(num_tokens,)`.
         source_offsets, target_offsets: int64 `(num_pairs + 1,)`.
         too_long: int. Pairs that were left out because a side exceeds `max_tokens`.
@@ -36,8 +38,21 @@ class PairSplit:
     too_long: int = 0
     empty: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        ids: Sequence[Sequence[np.ndarray]],
+        lines: Iterable[Iterable[str]] = ((), ()),
+        *left_out: int,
+    ) -> Self:
+        """Return the pairs with the `ids` of each line of both sides, and their texts, if known."""
+        source_lines, target_lines = map(tuple, lines)
+        source_ids, target_ids = (np.concatenate([np.zeros(0, np.int32), *side]) for side in ids)
+        starts, ends = (np.cumsum([0, *map(len, side)]) for side in ids)
+        return cls(source_lines, target_lines, source_ids, target_ids, starts, ends, *left_out)
+
     def __len__(self) -> int:
-        return len(self.source_lines)
+        return len(self.source_offsets) - 1
 
     def __repr__(self) -> str:
         sizes = f"source={len(self.source_ids)}, target={len(self.target_ids)}"

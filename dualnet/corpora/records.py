@@ -1,10 +1,11 @@
 """Texts that a command reads one after another, in blocks: a shard has those of the whole."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from gzip import GzipFile
 from pathlib import Path
+from typing import Self
 
 from dualnet._checks import ArgumentError, StrPath
 from dualnet.text.files import Line, lines, opened, source_of
@@ -24,33 +25,72 @@ class Block:
     lines: list[Line]
 
 
+@dataclass(frozen=True)
 class Records:
-    """Texts in memory, as if each was a line of the file `source`.
+    """Texts, in memory or in files, which are read anew each time.
 
     They are divided into blocks by where they begin, so that a shard, and a run that is resumed,
     has the blocks of the whole: the rounding of a score depends on what is read beside it.
 
     Attributes:
+        read: Function that yields all texts.
+        size: The number of bytes, packed where they are; None if that of a pipe is not known.
         paths: The files that they are read from.
         packed: Whether gzip compresses one of these.
-        size: The number of bytes, packed where they are; None if that of a pipe is not known.
     """
 
-    paths: Sequence[StrPath] = ()
-    packed = False
+    read: Callable[[], Iterable[Line]]
     size: int | None
+    paths: Sequence[StrPath] = ()
+    packed: bool = False
 
-    def __init__(self, texts: Iterable[str], source: str) -> None:
-        self._lines: list[Line] = []
-        end = 0
-        for number, text in enumerate(texts, 1):
-            start, end = end, end + len(text.encode())
-            self._lines.append(Line(text, source, number, start, end))
-        self.size = end
+    @classmethod
+    def of_texts(cls, texts: Sequence[str], source: str) -> Self:
+        """Return texts in memory, as if each was a line of the file `source`."""
+        ends = [0, *itertools.accumulate(len(text.encode()) for text in texts)]
+        records = [
+            Line(text, source, number, *span)
+            for number, (text, span) in enumerate(zip(texts, itertools.pairwise(ends)), 1)
+        ]
+        return cls(lambda: records, ends[-1])
 
-    def read(self) -> Iterator[Line]:
-        """Yield all texts."""
-        return iter(self._lines)
+    @classmethod
+    def of_files(
+        cls, paths: Sequence[StrPath], *, hint: str, blank: bool = True, may_be_empty: bool = False
+    ) -> Self:
+        """Return the lines of text files, plain or compressed by gzip.
+
+        Args:
+            paths: Their paths; "-" is standard input.
+            hint: Ends the error about a file that cannot be read.
+            blank: Whether a blank line is a text.
+            may_be_empty: Whether there may be no text.
+
+        Raises:
+            ValueError: if a file cannot be read.
+        """
+        files = [path for path in map(Path, paths) if path != Path("-") and not path.is_fifo()]
+        packed = False
+        try:
+            for path in files:  # now, rather than when a model is loaded
+                with opened(path) as file:
+                    packed |= isinstance(file, GzipFile)
+        except OSError as error:
+            received = f"Received: {str(path)!r}: {error.strerror}."
+            raise ValueError(f"FILE must be a text file. {received}{hint}") from None
+        size = sum(path.stat().st_size for path in files) if len(files) == len(paths) else None
+
+        def read() -> Iterator[Line]:
+            is_empty = True
+            for line in lines(*paths):
+                if blank or line.text.strip():
+                    is_empty = False
+                    yield line
+            if is_empty and not may_be_empty:
+                source = ", ".join(map(source_of, paths))
+                raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
+
+        return cls(read, size, paths, packed)
 
     def blocks(self, shard: tuple[int, int] = WHOLE, *, after: int = 0) -> Iterator[Block]:
         """Yield the blocks of a shard, `(number, count)`, from that of index `after` on.
@@ -78,48 +118,3 @@ class Records:
         if not self.packed:
             return self.size
         return max((line.end for line in lines(*self.paths)), default=0)
-
-
-class Files(Records):
-    """The lines of text files, plain or compressed by gzip, read anew each time.
-
-    Args:
-        paths: Their paths; "-" is standard input.
-        hint: Ends the error about a file that cannot be read.
-        blank: bool. Whether a blank line is a text.
-        may_be_empty: bool. Whether there may be no text.
-
-    Raises:
-        ValueError: if a file cannot be read.
-    """
-
-    def __init__(
-        self,
-        paths: Iterable[StrPath],
-        *,
-        hint: str,
-        blank: bool = True,
-        may_be_empty: bool = False,
-    ) -> None:
-        self.paths = [path if path == "-" else Path(path) for path in paths]
-        self.blank, self.may_be_empty = blank, may_be_empty
-        files = [path for path in self.paths if isinstance(path, Path) and not path.is_fifo()]
-        try:
-            for path in files:  # now, rather than when a model is loaded
-                with opened(path) as file:
-                    self.packed |= isinstance(file, GzipFile)
-        except OSError as error:
-            received = f"Received: {str(path)!r}: {error.strerror}."
-            raise ValueError(f"FILE must be a text file. {received}{hint}") from None
-        is_known = len(files) == len(self.paths)
-        self.size = sum(path.stat().st_size for path in files) if is_known else None
-
-    def read(self) -> Iterator[Line]:
-        is_empty = True
-        for line in lines(*self.paths):
-            if self.blank or line.text.strip():
-                is_empty = False
-                yield line
-        if is_empty and not self.may_be_empty:
-            source = ", ".join(map(source_of, self.paths))
-            raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")

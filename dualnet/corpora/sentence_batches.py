@@ -1,6 +1,5 @@
 """Batches of whole sentences, each read on its own; they need Keras."""
 
-import abc
 from typing import Any
 
 import numpy as np
@@ -29,20 +28,10 @@ class ShuffledBatches(EpochBatches):
         super().__init__(tokens, vocabulary=vocabulary, **settings)
         self.shuffle = shuffle
         self._eos_id = vocabulary.require_eos()
-        self._drawn: tuple[int, Any] = (-1, None)  # an epoch and its order
 
-    @abc.abstractmethod
-    def _draw(self, random: np.random.Generator | None) -> Any:
-        """Return the order of an epoch: that of the text or of the lengths without `random`."""
-
-    def _order(self) -> Any:
-        """Return the order of this epoch."""
-        epoch = self.epoch if self.shuffle else 0
-        last, order = self._drawn
-        if last != epoch:
-            order = self._draw(np.random.default_rng((self.seed, epoch)) if self.shuffle else None)
-            self._drawn = (epoch, order)  # in one step: TensorFlow reads ahead in a thread
-        return order
+    def _random(self) -> np.random.Generator | None:
+        """Return the generator of this epoch; None for the order of the text or of the lengths."""
+        return np.random.default_rng((self.seed, self.epoch)) if self.shuffle else None
 
     def _padded(
         self, sentences: list[np.ndarray], length: int, padding: str = "post"
@@ -128,16 +117,17 @@ class SentenceBatches(ShuffledBatches):
 
     def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the starts and ends of the sentences of a batch."""
-        chosen = self._order()[index * self.batch_size : (index + 1) * self.batch_size]
+        chosen = self._plan()[index * self.batch_size : (index + 1) * self.batch_size]
         return self._starts[chosen], self._starts[chosen + 1]
 
     def _longest(self, index: int) -> int:
         starts, ends = self._bounds(index)
         return int((ends - starts).max())
 
-    def _draw(self, random: np.random.Generator | None) -> np.ndarray:
-        count = len(self._starts) - 1
-        return np.arange(count) if random is None else random.permutation(count)
+    def _draw(self) -> np.ndarray:
+        order = np.arange(len(self._starts) - 1)
+        random = self._random()
+        return order if random is None else random.permutation(order)
 
 
 def sentence_ends(tokens: np.ndarray, vocabulary: Tokenizer) -> np.ndarray:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._columns import Column, column_of, columns_of
-from dualnet.corpora.records import Files
+from dualnet.corpora.records import Records
 from dualnet.text.files import Line
 from dualnet.text.plain_text import SURROGATE
 
-# The keys of a record, and the attributes of its pair.
-KEYS = {"sentence_good": "good", "sentence_bad": "bad", "UID": "uid", "field": "field"}
 SENTENCES = ("sentence_good", "sentence_bad")
+KEYS = (*SENTENCES, "UID", "field")  # of a record, in the order of the attributes of its pair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +63,7 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
     """
     names = columns_of(pairs)
     if names is not None:
-        pairs = _rows(pairs, names, column)
+        pairs = _rows(pairs, names, column or SENTENCES)
     elif column is not None:
         raise ArgumentError("column", "is for a table, such as a DataFrame.", column=column)
     elif isinstance(pairs, (str, os.PathLike)):
@@ -77,34 +76,27 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
             sentence_pairs.append(item)
         else:
             if isinstance(item, (tuple, list, np.ndarray)) and len(item) == 2:
-                item = dict(zip(KEYS, item))
+                item = dict(zip(SENTENCES, item))
             sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number} of `pairs`"))
     if not sentence_pairs:
         raise ArgumentError("pairs", "must hold at least one pair. Received: none.")
     return sentence_pairs
 
 
-def _rows(
-    table: Any, names: list[Any], column: Sequence[Column] | None
-) -> Iterator[dict[str, Any]]:
+def _rows(table: Any, names: list[Any], sentences: Sequence[Column]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table as objects of the keys above."""
-    if column is None and not {*SENTENCES} <= {*names}:
-        message = f"must have the columns {', '.join(SENTENCES)}. Received: a table of {names}."
-        raise ArgumentError("pairs", message, " Name its two columns with `column`.")
-    good, bad = column or SENTENCES
-    places: dict[str, Column] = {key: key for key in KEYS if key in names}
-    places |= {"sentence_good": good, "sentence_bad": bad}
-    columns = {key: column_of(table, names, place) for key, place in places.items()}
-    if isinstance(columns["sentence_good"], str):
+    sources = {**dict(zip(SENTENCES, sentences)), **{key: key for key in KEYS[2:] if key in names}}
+    columns = [column_of(table, names, source) for source in sources.values()]
+    if isinstance(columns[0], str):
         message = f"must be a sequence of pairs, or a table. Received: {table!r}."
         raise ArgumentError("pairs", message, " Give one pair as [pair].")
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values))
+    return (dict(zip(sources, values)) for values in zip(*columns, strict=True))
 
 
-def files_of_pairs(paths: Iterable[StrPath]) -> Files:
+def files_of_pairs(paths: Sequence[StrPath]) -> Records:
     """Return the files of minimal pairs at `paths`, one in each line that is not blank."""
-    return Files(paths, hint=" In Python, one pair of sentences is [(good, bad)].", blank=False)
+    hint = " In Python, one pair of sentences is [(good, bad)]."
+    return Records.of_files(paths, hint=hint, blank=False)
 
 
 def pair_of(line: Line) -> SentencePair:
@@ -119,11 +111,12 @@ def pair_of(line: Line) -> SentencePair:
 def _pair(record: Any, *, default: str, place: str) -> SentencePair:
     if not isinstance(record, Mapping):
         raise ValueError(f"Each pair must be a JSON object or a tuple of two. Received: {place}.")
-    values = {"UID": default, "field": default, **record}
+    record = {"UID": default, "field": default, **record}
     for key in KEYS:
-        text = values.get(key)
+        text = record.get(key)
         # JSON can escape half of a surrogate pair, which UTF-8 cannot hold.
         if not isinstance(text, str) or not text.strip() or SURROGATE.search(text):
             received = f"{text!a} in {place}"
             raise ValueError(f"Each pair must have text as {key!r}. Received: {received}.")
-    return SentencePair(place=place, **{name: values[key] for key, name in KEYS.items()})
+    good, bad, uid, field = (record[key] for key in KEYS)
+    return SentencePair(good, bad, uid, field, place)

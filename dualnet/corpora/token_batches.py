@@ -1,5 +1,8 @@
 """Batches of a token stream in reading order; Keras is needed here."""
 
+import abc
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -13,7 +16,7 @@ SHORTEST = 5  # minimum of the random lengths
 LENGTHS, ORDER, CUTS = range(3)  # purposes of random generators
 
 
-class EpochBatches(keras.utils.PyDataset):
+class EpochBatches(keras.utils.PyDataset, abc.ABC):
     """Batches of a text, in memory or mapped, that are a function of `epoch` and index alone."""
 
     epoch = 0
@@ -27,11 +30,24 @@ class EpochBatches(keras.utils.PyDataset):
         self.batch_size = batch_size
         self.seed = seed
         self._finished = False  # whether the last batch of the epoch was read
+        self._drawn: tuple[int, Any] = (-1, None)  # an epoch and its plan
 
     def on_epoch_end(self) -> None:
         if self._finished:  # Keras also calls it before the first epoch
             self._finished = False
             self.epoch += 1
+
+    @abc.abstractmethod
+    def _draw(self) -> Any:
+        """Return the plan of this epoch."""
+
+    def _plan(self) -> Any:
+        """Return the plan of this epoch, drawn when it is first asked for."""
+        epoch, plan = self._drawn
+        if epoch != self.epoch:
+            plan = self._draw()
+            self._drawn = (self.epoch, plan)  # in one step: TensorFlow reads ahead in a thread
+        return plan
 
     def _begin(self, index: int) -> None:
         """Check the index of a batch that is about to be read."""
@@ -120,86 +136,62 @@ class TokenBatches(EpochBatches):
         self.partial_shuffle = partial_shuffle
         self.lengths_vary = length_deviation > 0
         self.num_tokens = int(self._inputs.size)
-        self._drawn = self._draw_lengths() if length_deviation else self._equal_lengths()
-        self.epoch = 0
-
-    # --- the epoch
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self._epoch = epoch
-        lengths = self._in_order(self._drawn) if self.lengths_vary else self._drawn
-        self._bounds = np.append(0, np.cumsum(lengths))
-        self._cuts = None
-        if self.partial_shuffle:
-            self._cuts = self._random(CUTS).integers(self._inputs.shape[1], size=self.batch_size)
+        self._lengths = self._random_lengths() if length_deviation else self._equal_lengths()
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        return tuple(np.diff(self._bounds).tolist())
-
-    # --- the batches
+        bounds, _ = self._plan()
+        return tuple(np.diff(bounds).tolist())
 
     def __len__(self) -> int:
-        return len(self._drawn)
+        return len(self._lengths)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         self._begin(index)
-        start, end = self._bounds[index : index + 2].tolist()
-        return self._read(self._inputs, start, end), self._read(self._targets, start, end)
+        bounds, cuts = self._plan()
+        places = (np.arange(*bounds[index : index + 2]) + cuts) % self._inputs.shape[1]
+        return (
+            np.take_along_axis(self._inputs, places, axis=1).astype("int32"),
+            np.take_along_axis(self._targets, places, axis=1).astype("int32"),
+        )
 
-    def _read(self, rows: np.ndarray, start: int, end: int) -> np.ndarray:
-        """Return a copy of the columns from `start` to `end`, counted from the cut of each row."""
-        if self._cuts is None:
-            return rows[:, start:end].astype("int32")
-        columns = np.empty((len(rows), end - start), "int32")
-        for row, copy, cut in zip(rows, columns, self._cuts):
-            copy[:] = row.take(np.arange(start, end) + cut, mode="wrap")
-        return columns
+    def _random(self, purpose: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.epoch, purpose])
 
-    # --- lengths and cuts
+    def _draw(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the bounds of the batches, and where each stream is cut, `(batch_size, 1)`."""
+        lengths = self._lengths
+        if self.lengths_vary:
+            lengths = self._random(ORDER).permutation(lengths)
+            if len(lengths) > 1:  # the first two differ
+                other = int(np.argmax(lengths != lengths[0]))
+                lengths[[1, other]] = lengths[[other, 1]]
+        cuts = np.zeros(self.batch_size, int)
+        if self.partial_shuffle:
+            cuts = self._random(CUTS).integers(self._inputs.shape[1], size=self.batch_size)
+        return np.append(0, np.cumsum(lengths)), cuts[:, None]
 
     def _equal_lengths(self) -> np.ndarray:
         """Return the lengths of all batches, of which only the first may be shorter."""
-        rest, count = self._inputs.shape[1], -(-self._inputs.shape[1] // self.sequence_length)
-        lengths = np.full(count, self.sequence_length)
-        lengths[0] -= count * self.sequence_length - rest
-        return lengths
+        total = self._inputs.shape[1]
+        bounds = np.arange(total, 0, -self.sequence_length)
+        return np.diff(np.append(bounds, 0)[::-1])
 
-    def _random(self, purpose: int, epoch: int | None = None) -> np.random.Generator:
-        return np.random.default_rng([self.seed, self.epoch if epoch is None else epoch, purpose])
-
-    def _draw_lengths(self) -> np.ndarray:
+    def _random_lengths(self) -> np.ndarray:
         """Return the lengths of all batches, int `(batches,)`, not all of them equal."""
         total = self._inputs.shape[1]
-        random = self._random(LENGTHS, epoch=0)
-        drawn = np.zeros(0, "int64")
-        while drawn.sum() < total:
-            count = total // self.sequence_length + 16
+        longest = self.longest_length or max(total, SHORTEST)
+        random, count = self._random(LENGTHS), total // self.sequence_length + 16
+        ends = np.zeros(1, "int64")
+        while ends[-1] < total:
             halved = random.random(count) < HALF
             base = np.where(halved, self.sequence_length / 2, self.sequence_length)
-            longest = self.longest_length or max(total, SHORTEST)
             lengths = np.clip(random.normal(base, self.length_deviation), SHORTEST, longest)
-            drawn = np.concatenate([drawn, lengths.astype("int64")])
-        ends = np.cumsum(drawn)
-        count = int(np.searchsorted(ends, total)) + 1
-        lengths = drawn[:count]
-        lengths[-1] -= ends[count - 1] - total
-        if count > 1 and (lengths == lengths[0]).all():
+            ends = np.append(ends, ends[-1] + np.cumsum(lengths.astype("int64")))
+        lengths = np.diff(np.append(ends[ends < total], total))
+        if len(lengths) > 1 and (lengths == lengths[0]).all():
             lengths = np.append(lengths, 1)
             lengths[-2] -= 1
-        return lengths
-
-    def _in_order(self, lengths: np.ndarray) -> np.ndarray:
-        """Return `lengths` in the order of this epoch; the first two differ."""
-        lengths = self._random(ORDER).permutation(lengths)
-        if len(lengths) > 1:
-            other = int(np.argmax(lengths != lengths[0]))
-            lengths[[1, other]] = lengths[[other, 1]]
         return lengths
 
 

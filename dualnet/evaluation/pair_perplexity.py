@@ -1,7 +1,6 @@
 """The perplexity of targets, given their sources."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -71,16 +70,12 @@ def pair_losses(model: TranslationModel, sources: Rows, targets: Rows, temperatu
 
     `sources` and `targets` are int arrays; logits are divided by the `temperature`.
     """
-    sides: dict[str, Any] = {}
-    for side, ids in (("source", sources), ("target", targets)):
-        sides[f"{side}_lines"] = ("",) * len(ids)
-        sides[f"{side}_ids"] = np.concatenate([np.zeros(0, np.int32), *ids])
-        sides[f"{side}_offsets"] = np.cumsum([0, *map(len, ids)])
     assert model.vocabulary is not None
     if not sources:
         return []
+    pairs = PairSplit.of([sources, targets])
     batches = PairBatches(
-        PairSplit(**sides), vocabulary=model.vocabulary, tokens_per_batch=POSITIONS, shuffle=False
+        pairs, vocabulary=model.vocabulary, tokens_per_batch=POSITIONS, shuffle=False
     )
     return _losses(model, batches, temperature)
 

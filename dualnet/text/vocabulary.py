@@ -124,8 +124,8 @@ class Vocabulary(Tokenizer):
             min_count: int. Rarer words are cut, but never `<eos>`.
         """
         special = {EOS, UNK}
-        ordered = sorted(counts, key=lambda word: -counts[word])  # stable: then by appearance
-        kept = [w for w in ordered if w not in special and counts[w] >= min_count]
+        ranked = counts.most_common()  # those of equal counts as they appear
+        kept = [word for word, count in ranked if word not in special and count >= min_count]
         num_special = 1 + (UNK in counts or needs_unk or len(kept) < len(counts.keys() - special))
         if size is not None and len(kept) + num_special > size:
             kept = kept[: size - 2]
@@ -135,7 +135,7 @@ class Vocabulary(Tokenizer):
             merged[word if word in known else UNK] += count
         if needs_unk:
             merged[UNK] += 0
-        words = tuple(sorted(merged, key=lambda word: -merged[word]))
+        words = tuple(word for word, _ in merged.most_common())
         return cls(words, lowercase=lowercase, documents=documents)
 
     def _as_bytes(self) -> bytes:
