@@ -308,12 +308,24 @@ def jitted(function):
     return jax.jit(function)
 
 
+def numpy_of(array):
+    """Return the module that computes on `array`: NumPy, or `keras.ops`, slow outside a graph."""
+    return np if isinstance(array, np.ndarray) else ops
+
+
+def argsort(values):
+    """Return the order of the last axis, of equal values the first first."""
+    if isinstance(values, np.ndarray):
+        return np.argsort(values, axis=-1, kind="stable")
+    return ops.argsort(values, axis=-1)
+
+
 def top_k(values, count):
     """Return `ops.top_k`, of equal values the first first, which torch does not promise."""
-    if keras.backend.backend() != "torch":
+    if keras.backend.backend() != "torch" and not isinstance(values, np.ndarray):
         return ops.top_k(values, count)
-    columns = ops.argsort(-values, axis=-1)[..., :count]  # which is stable there
-    return ops.take_along_axis(values, columns, axis=-1), columns
+    columns = argsort(-values)[..., :count]
+    return numpy_of(values).take_along_axis(values, columns, axis=-1), columns
 
 
 def cumsum(values):

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dualnet._backend import double_precision, like, top_k
+from dualnet._backend import argsort, double_precision, like, numpy_of, top_k
 from dualnet._checks import ArgumentError, check_count, check_ids
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import Graph, LanguageModel, Question, bucket_length, reader_of
@@ -146,28 +146,25 @@ def beam_search(
     excluded = [*excluded_ids]
 
     def likeliest(tokens: Tensor, states: States) -> tuple[Tensor, Tensor, States]:
-        log_p, states = step(ops.convert_to_numpy(tokens), states)
+        log_p, states = step(tokens.astype(np.int32), states)
         log_p = np.array(ops.convert_to_numpy(log_p), np.float64)
         if not log_p.max() < np.inf:
             required = "must return log-probabilities."
             raise ArgumentError("step", f"{required} Received: {log_p.max()}.")
         log_p[:, excluded] = NONE
-        return *_top_k(ops.convert_to_tensor(log_p), min(beam, log_p.shape[-1])), states
+        return *_top_k(log_p, min(beam, log_p.shape[-1])), states
 
-    with double_precision():
-        search = Search(
-            beam=ops.full((1,), beam, "int32"),
-            n_best=ops.full((1,), n_best, "int32"),
-            length_normalization=ops.full((1,), float(request.length_normalization), "float64"),
-            max_tokens=ops.convert_to_tensor(limits, "int32"),
-            eos_id=eos_id,
-            sizes=(beam, n_best, int(limits.max())),
-        )
-        progress = search.start(states, ops.convert_to_tensor(first_ids, "int32"))
-        while search.is_open(*progress):
-            progress = search.advance(likeliest, *progress)
-        finished = Finished(*map(ops.convert_to_numpy, progress[-2]))
-    return finished.hypotheses(limits)
+    search = Search(
+        beam=np.array([beam]),
+        n_best=np.array([n_best]),
+        length_normalization=np.array([request.length_normalization]),
+        max_tokens=limits,
+        eos_id=eos_id,
+    )
+    progress = search.start(states, first_ids)
+    while search.is_open(*progress):
+        progress = search.advance(likeliest, *progress)
+    return progress[-2].hypotheses(limits)
 
 
 # What a step of a search begins with: `length` of the hypotheses; `tokens` that they read next and
@@ -210,30 +207,31 @@ class Search:
 
     def start(self, states: States, first_ids: Tensor, is_running: Tensor = True) -> Progress:
         """Return the progress before the first step."""
-        settings, sentences = (self.beam, self.n_best, self.max_tokens), ops.shape(first_ids)[0]
-        width, count, time = self.sizes or (ops.max(column, initial=1) for column in settings)
-        is_running = ops.reshape(is_running, (-1, 1))
-        zeros = ops.zeros((sentences, count), "float64")
+        xp = numpy_of(first_ids)
+        settings, sentences = (self.beam, self.n_best, self.max_tokens), xp.shape(first_ids)[0]
+        width, count, time = self.sizes or (xp.max(column, initial=1) for column in settings)
+        is_running = xp.reshape(is_running, (-1, 1))
+        zeros = xp.zeros((sentences, count), "float64")
         finished = Finished(
-            ops.zeros((sentences, count, time), "int32"),
-            ops.zeros((sentences, count), "int32"),
+            xp.zeros((sentences, count, time), "int32"),
+            xp.zeros((sentences, count), "int32"),
             zeros,
-            ops.where(ops.logical_not(is_running) & (ops.arange(count) == 0), zeros, NONE),
+            xp.where(xp.logical_not(is_running) & (xp.arange(count) == 0), zeros, NONE),
         )
-        scores = ops.zeros((sentences, width), "float64")
-        scores = ops.where(is_running & (ops.arange(width) == 0), scores, NONE)
-        prefixes = ops.zeros((sentences, width, time), "int32")
-        tokens = prefixes[..., 0] + ops.cast(first_ids, "int32")[:, None]
-        every_row = _rows(ops.zeros_like(tokens), finished.scores[:, :1])
+        scores = xp.zeros((sentences, width), "float64")
+        scores = xp.where(is_running & (xp.arange(width) == 0), scores, NONE)
+        prefixes = xp.zeros((sentences, width, time), "int32")
+        tokens = prefixes[..., 0] + first_ids[:, None]
+        every_row = _rows(xp.zeros_like(tokens), finished.scores[:, :1])
         states = _take(states, every_row)
-        start = ops.zeros((), "int32"), tokens, states, scores, prefixes
-        return *start, finished, ops.zeros((), "float64")
+        start = xp.zeros((), "int32"), tokens, states, scores, prefixes
+        return *start, finished, xp.zeros((), "float64")
 
     def is_open(
         self, length: Tensor, tokens: Tensor, states: States, scores: Tensor, *_: Tensor
     ) -> Tensor:
         """Return True while a sentence has an open hypothesis."""
-        return ops.any(scores > NONE)
+        return numpy_of(scores).any(scores > NONE)
 
     def advance(
         self,
@@ -247,15 +245,16 @@ class Search:
         total: Tensor,
     ) -> Progress:
         """Return the progress after one step."""
-        log_p, ids, states = step(ops.reshape(tokens, (-1, 1)), states)
-        width, count, before = ops.shape(scores)[1], ops.shape(ids)[1], ops.reshape(scores, (-1, 1))
-        log_p = ops.where(before > NONE, before + log_p, NONE)
-        total = total + ops.sum(ops.where(before > NONE, log_p[:, :1], 0))
+        xp = numpy_of(scores)
+        log_p, ids, states = step(xp.reshape(tokens, (-1, 1)), states)
+        width, count, before = xp.shape(scores)[1], xp.shape(ids)[1], xp.reshape(scores, (-1, 1))
+        log_p = xp.where(before > NONE, before + log_p, NONE)
+        total = total + xp.sum(xp.where(before > NONE, log_p[:, :1], 0))
 
         # Those of a sentence in one row: the lower word first, then the likelier hypothesis.
-        totals, ids = (ops.reshape(values, (-1, width * count)) for values in (log_p, ids))
-        parents = ops.arange(width * count) // count
-        order = _rows(ops.argsort(ids * width + parents, axis=1), ids)
+        totals, ids = (xp.reshape(values, (-1, width * count)) for values in (log_p, ids))
+        parents = xp.arange(width * count) // count
+        order = _rows(argsort(ids * width + parents), ids)
         totals, columns = top_k(_taken(totals, order), width)
         taken = _taken(order, _rows(columns, ids))
         chosen = totals, _taken(ids, taken), taken // count % width
@@ -274,47 +273,49 @@ class Search:
         their scores, some perhaps NONE, their last tokens, and which hypotheses they extend, all
         `(sentences, beam)`.
         """
-        totals, ids, parents = chosen
-        totals = ops.where(ops.arange(ops.shape(totals)[1]) < self.beam[:, None], totals, NONE)
+        xp, (totals, ids, parents) = numpy_of(prefixes), chosen
+        totals = xp.where(xp.arange(xp.shape(totals)[1]) < self.beam[:, None], totals, NONE)
         rows = _rows(parents, totals)
-        is_last = ops.arange(ops.shape(prefixes)[2]) == length - 1
-        prefixes = ops.where(is_last, ids[..., None], _taken(prefixes, rows))
+        is_last = xp.arange(xp.shape(prefixes)[2]) == length - 1
+        prefixes = xp.where(is_last, ids[..., None], _taken(prefixes, rows))
 
         has_ended = ids == (-1 if self.eos_id is None else self.eos_id)
         is_done = has_ended | (self.max_tokens[:, None] == length)
-        normalized = ops.where(is_done & (totals > NONE), self._normalized(totals, length), NONE)
-        new = Finished(prefixes, ops.where(has_ended, length - 1, length), totals, normalized)
-        pool = Finished(*(ops.concatenate(pair, axis=1) for pair in zip(finished, new)))
-        count = ops.shape(finished.scores)[1]
-        order = ops.argsort(-pool.normalized_scores, axis=1)  # the first to finish, in a tie
+        normalized = xp.where(is_done & (totals > NONE), self._normalized(totals, length), NONE)
+        new = Finished(prefixes, xp.where(has_ended, length - 1, length), totals, normalized)
+        pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
+        count = xp.shape(finished.scores)[1]
+        order = argsort(-pool.normalized_scores)  # the first to finish, in a tie
         best = _rows(order[:, :count], pool.scores)
         finished = Finished(*(_taken(part, best) for part in pool))
 
-        scores = ops.where(is_done, NONE, totals)
+        scores = xp.where(is_done, NONE, totals)
         last = _rows(self.n_best[:, None] - 1, finished.scores)
         worst = _taken(finished.normalized_scores, last)
         # Scores only fall, and length helps most at the limit.
-        bound = self._normalized(ops.max(scores, axis=1, keepdims=True), self.max_tokens[:, None])
-        scores = ops.where(bound <= worst, NONE, scores)
-        return ops.where(scores > NONE, ids, 0), rows, scores, prefixes, finished
+        bound = self._normalized(xp.max(scores, axis=1, keepdims=True), self.max_tokens[:, None])
+        scores = xp.where(bound <= worst, NONE, scores)
+        return xp.where(scores > NONE, ids, 0), rows, scores, prefixes, finished
 
     def _normalized(self, scores: Tensor, lengths: Tensor) -> Tensor:
         # A negative power underflows to 0, where a positive one would be infinite; -inf * 0 is nan.
-        lengths = ops.cast(lengths, "float64")
-        factor = ops.power(lengths, -self.length_normalization[:, None])
-        lowest = ops.where(scores > -1e300, scores, -1e300)
-        return ops.where(scores > NONE, lowest * factor, NONE)
+        xp = numpy_of(scores)
+        factor = xp.power(xp.array(lengths, "float64"), -self.length_normalization[:, None])
+        lowest = xp.where(scores > -1e300, scores, -1e300)
+        return xp.where(scores > NONE, lowest * factor, NONE)
 
 
 def _rows(columns: Tensor, of: Tensor) -> Tensor:
     """Return where the `columns` of each row of `of` are if all of them form one axis."""
-    count, width = ops.shape(of)[:2]
-    return ops.arange(count)[:, None] * width + columns
+    xp = numpy_of(of)
+    count, width = xp.shape(of)[:2]
+    return xp.arange(count)[:, None] * width + columns
 
 
 def _taken(of: Tensor, rows: Tensor) -> Tensor:
     """Return elements of `of`, by rows as from `_rows`."""
-    return ops.take(ops.reshape(of, (-1, *ops.shape(of)[2:])), rows, axis=0)
+    xp = numpy_of(of)
+    return xp.take(xp.reshape(of, (-1, *xp.shape(of)[2:])), rows, axis=0)
 
 
 def likeliest_words(
@@ -337,16 +338,16 @@ def likeliest_words(
 
 def _top_k(values: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Return `ops.top_k`, which is slow for many columns, of those blocks that have the highest."""
-    columns = values.shape[-1]
+    xp, columns = numpy_of(values), values.shape[-1]
     blocks = -(-columns // BLOCK)
     if not isinstance(count, int) or blocks < 2 * count:
         return top_k(values, count)
     if missing := blocks * BLOCK - columns:
-        values = ops.pad(values, [(0, 0), (0, missing)], constant_values=NONE)
-    values = ops.reshape(values, (-1, blocks, BLOCK))
-    best = ops.sort(top_k(ops.max(values, axis=-1), count)[1], axis=-1)
+        values = xp.pad(values, [(0, 0), (0, missing)], constant_values=NONE)
+    values = xp.reshape(values, (-1, blocks, BLOCK))
+    best = xp.sort(top_k(xp.max(values, axis=-1), count)[1], axis=-1)
     inside = _taken(values, _rows(best, values))
-    highest, place = top_k(ops.reshape(inside, (-1, count * BLOCK)), count)
+    highest, place = top_k(xp.reshape(inside, (-1, count * BLOCK)), count)
     chosen = _taken(best, _rows(place // BLOCK, best))
     return highest, chosen * BLOCK + place % BLOCK
 
@@ -454,10 +455,9 @@ def check_logits(value: float) -> None:
 
 def _take(states: States, rows: Tensor) -> States:
     """Return `rows` of each of `states`."""
+    rows = numpy_of(rows).reshape(rows, (-1,))
 
     def take(state: Tensor) -> Tensor:
-        if isinstance(state, np.ndarray):  # of a caller, who gets such again
-            return state[ops.convert_to_numpy(rows).ravel()]
-        return ops.take(state, ops.reshape(rows, (-1,)), axis=0)
+        return numpy_of(state).take(state, rows, axis=0)
 
     return keras.tree.map_structure(take, states)
