@@ -4,16 +4,16 @@ import contextlib
 import difflib
 import math
 import numbers
-import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
 StrPath = str | os.PathLike[str]
+T = TypeVar("T")
 
 
 class ArgumentError(ValueError):
@@ -34,7 +34,7 @@ class ArgumentError(ValueError):
     """
 
     def __init__(
-        self, argument: str, message: str | None = None, way_out: str = "", /, **received: Any
+        self, argument: str, message: str | None = None, way_out: str = "", /, **received: object
     ) -> None:
         text = argument if message is None else f"`{argument}` {message}"
         if received:
@@ -44,24 +44,20 @@ class ArgumentError(ValueError):
         self.argument = "" if message is None else argument
 
 
-def check_count(name: str, value: Any, *, least: int) -> int:
+def check_count(name: str, value: object, *, least: int) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = least - 1
-    if number < least or isinstance(value, bool):
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ArgumentError(name, f"must be an integer of at least {least}.", **{name: value})
-    return number
+    return int(value)
 
 
-def number_check(requirement: str, fits: Callable[[Any], bool]) -> Callable[[str, Any], float]:
+def number_check(requirement: str, fits: Callable[[float], bool]) -> Callable[[str, object], float]:
     """Return a function of a name and a value that returns the value, a number that `fits`.
 
     It raises `ArgumentError` for others: the value must be `requirement`.
     """
 
-    def check(name: str, value: Any) -> float:
+    def check(name: str, value: object) -> float:
         if not is_number(value) or not fits(value):
             raise ArgumentError(name, f"must be {requirement}.", **{name: value})
         return float(value)
@@ -78,7 +74,7 @@ check_positive = number_check("above 0 and finite", lambda value: 0 < value < ma
 check_finite = number_check("a finite number", math.isfinite)
 
 
-def check_flag(name: str, value: Any) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """Return `value` if it is a bool, else raise `ValueError`."""
     if not isinstance(value, (bool, np.bool_)):
         way_out = " Use True or False, in TOML true or false."
@@ -86,24 +82,7 @@ def check_flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_path(name: str, value: Any) -> str:
-    """Return `value`, a string or a `Path`, as a string, else raise `ValueError`."""
-    if not isinstance(value, (str, os.PathLike)):
-        raise ArgumentError(name, "must be a path, as a string or a pathlib.Path.", **{name: value})
-    if not _is_path(value):
-        raise ArgumentError(name, "must be a path that the system can have.", **{name: value})
-    return os.fspath(value)
-
-
-def _is_path(value: Any) -> bool:
-    """Tell a string or `Path` that a system can have from one with a NUL or half a pair."""
-    try:
-        return b"\0" not in os.fsencode(value)
-    except (TypeError, UnicodeError):
-        return False
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
     """Return `value` if it is in `choices`, else raise `ValueError` and suggest the nearest."""
     choices = sorted(choices)
     if not isinstance(value, str) or value not in choices:
@@ -131,7 +110,7 @@ def as_texts(value: str | Iterable[str]) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def did_you_mean(value: Any, choices: Iterable[str], *, most: int = 1) -> str:
+def did_you_mean(value: object, choices: Iterable[str], *, most: int = 1) -> str:
     """Return ` Did you mean 'x'?` for the choice nearest to `value`, or an empty string.
 
     With `most` above 1, up to so many are named: ` Did you mean one of ['x', 'y']?`.
@@ -143,7 +122,7 @@ def did_you_mean(value: Any, choices: Iterable[str], *, most: int = 1) -> str:
     return f" Did you mean {named}?" if near else ""
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return True for a real number that is no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
@@ -159,7 +138,7 @@ def whole_number(text: str) -> int:
     return int(number) if number.denominator == 1 else 0
 
 
-def finite(value: Any) -> Any:
+def finite(value: T) -> T | None:
     """Return `value`, or None for nan and infinity, which JSON does not have."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -2,9 +2,13 @@
 
 import typing
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from dualnet._checks import ArgumentError, did_you_mean, extra
+from dualnet._checks import ArgumentError, as_texts, did_you_mean, extra
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
 
 T = TypeVar("T")
 # A sequence, array or pandas column of str, or a table that has one; pandas ships no types.
@@ -54,15 +58,16 @@ def texts_of(
         raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
     if isinstance(value, str):
         return Texts([value], None, is_one=True)
-    texts = [*value]
-    for row, text in enumerate(texts, 1):
+    texts = []
+    for row, text in enumerate(value, 1):
         if not isinstance(text, str):
             received = f"Received: {text!r} of type {type(text).__name__} as text {row}."
             raise ArgumentError(name, f"must be a string or a sequence of strings. {received}")
-    return Texts([*map(str, texts)], labels_of(value), is_one=False)
+        texts.append(str(text))
+    return Texts(texts, labels_of(value), is_one=False)
 
 
-def columns_of(value: Any) -> list[Any] | None:
+def columns_of(value: object) -> list[Column] | None:
     """Return the names of the columns of a table; None for what is none."""
     if isinstance(value, Mapping):
         return [*value]
@@ -70,18 +75,22 @@ def columns_of(value: Any) -> list[Any] | None:
     return None if names is None or isinstance(value, type) else [*names]
 
 
-def column_of(table: Any, names: list[Any], column: Column, *, name: str = "column") -> Any:
+def column_of(table: Any, names: list[Column], column: Column, *, name: str = "column") -> Any:
     """Return a column of a table, whose `names` are known; errors call the argument `name`."""
     if column not in names:
-        hint = did_you_mean(column, [each for each in names if isinstance(each, str)])
-        raise ArgumentError(name, f"must be one of {names}.", hint, **{name: column})
-    found = table[column]
-    if columns_of(found) is not None:  # two of one name, or a dict of `DataFrame.to_dict`
+        raise ArgumentError(
+            name,
+            f"must be one of {names}.",
+            did_you_mean(column, map(str, names)),
+            **{name: column},
+        )
+    texts = table[column]
+    if columns_of(texts) is not None:  # two of one name, or a dict of `DataFrame.to_dict`
         raise ArgumentError(name, "must name one column of texts, not a table.", **{name: column})
-    return found
+    return texts
 
 
-def labels_of(value: Any) -> Any:
+def labels_of(value: object) -> Any:
     """Return the index of a table or column of pandas, None for any other value."""
     index = getattr(value, "index", None)
     return None if callable(index) else index  # a list has a method of this name
@@ -102,7 +111,7 @@ class Results(list[T]):
         """Yield the rows of the table: dicts, each with the `sentence_id` of its text."""
         return self
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> "pandas.DataFrame":
         """Return a `pandas.DataFrame` with the rows; needs the extra `pandas`.
 
         The index is that of the column that the texts came from, each label once for each row of
@@ -114,13 +123,13 @@ class Results(list[T]):
 class TextResults(Results[Any]):
     """Texts, one or several for each of the given ones, with a row for each in the table."""
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        for sentence_id, several in enumerate(self, 1):
-            for rank, text in enumerate([several] if isinstance(several, str) else several, 1):
+    def rows(self) -> Iterator[Mapping[str, object]]:
+        for sentence_id, texts in enumerate(self, 1):
+            for rank, text in enumerate(as_texts(texts), 1):
                 yield {"sentence_id": sentence_id, "rank": rank, "text": text}
 
 
-def to_frame(rows: Iterable[Mapping[str, Any]], labels: Any = None) -> Any:
+def to_frame(rows: Iterable[Mapping[str, Any]], labels: Any = None) -> "pandas.DataFrame":
     """Return the `pandas.DataFrame` of `rows`, whose `sentence_id` counts the `labels` from 1."""
     with extra("pandas", "`to_frame` needs pandas"):
         import pandas
@@ -130,11 +139,18 @@ def to_frame(rows: Iterable[Mapping[str, Any]], labels: Any = None) -> Any:
     return pandas.DataFrame(records, index=labels)
 
 
-def to_arrow(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, Any]) -> Any:
+def to_arrow(
+    rows: Iterable[Mapping[str, object]], columns: Mapping[str, object]
+) -> "pyarrow.Table":
     """Return the `pyarrow.Table` of `rows`, whose `columns` are of these kinds."""
     with extra("parquet", "Tables of Arrow and Parquet need pyarrow"):
         import pyarrow as pa
-    kinds = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
+    kinds: dict[object, object] = {
+        int: pa.int64(),
+        float: pa.float64(),
+        str: pa.string(),
+        bool: pa.bool_(),
+    }
     types = {
         name: pa.list_(kinds[inner[0]]) if (inner := typing.get_args(kind)) else kinds[kind]
         for name, kind in columns.items()

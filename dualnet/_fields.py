@@ -100,14 +100,13 @@ class Settings:
                 value = value.tolist()
                 object.__setattr__(self, field.name, value)
             _check(field, value)
-        in_use = {name for name, value in self.changed().items() if value is not False}
-        for base in type(self).__mro__:
-            for other, names in vars(base).get("needs", {}).items():
-                for name in in_use & {*names} if other not in in_use else ():
-                    self.refuse_pair(name, other, "needs")
-            for other, names in vars(base).get("excludes", {}).items():
-                for name in in_use & {*names} if other in in_use else ():
-                    self.refuse_pair(name, other, "cannot be combined with")
+        in_use = [name for name, value in self.changed().items() if value is not False]
+        problems = {"needs": "needs", "excludes": "cannot be combined with"}
+        for base, table in itertools.product(type(self).__mro__, problems):
+            for other, names in vars(base).get(table, {}).items():
+                for name in in_use if (other in in_use) == (table == "excludes") else ():
+                    if name in names:
+                        self.refuse_pair(name, other, problems[table])
         self.check()
 
     def check(self) -> None:
@@ -182,11 +181,10 @@ class Settings:
                 texts[name] = text
                 titles.setdefault(name, vars(base).get("group", ""))
         groups: dict[str, dict[str, str]] = {"": {}}
-        for field in dataclasses.fields(cls):
-            if field.name in cls.names():
-                group = field.metadata.get("group")
-                title = titles.get(field.name, "") if group is None else group
-                groups.setdefault(title, {})[field.name] = texts.get(field.name, "")
+        for name in cls.names():
+            group = cls.__dataclass_fields__[name].metadata.get("group")
+            title = titles.get(name, "") if group is None else group
+            groups.setdefault(title, {})[name] = texts.get(name, "")
         return groups
 
     @classmethod

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import filelock
 
-from dualnet._checks import ArgumentError, StrPath, check_path
+from dualnet._checks import ArgumentError, StrPath
 
 UNFINISHED = ".unfinished-"  # in the name of what a killed process may leave behind
 LOCK = ".lock"
@@ -27,10 +27,6 @@ os.umask(UMASK)
 
 class NotARegularFileError(OSError):
     """A path leads to a device, a pipe or a socket, which reading could wait on for ever."""
-
-
-class TooLargeError(ValueError):
-    """A file has more bytes than it may have."""
 
 
 class DamagedError(ValueError):
@@ -53,23 +49,19 @@ def open_regular(path: StrPath) -> Iterator[BinaryIO]:
         yield file
 
 
-def read_bounded(path: StrPath, most: int) -> bytes:
-    """Return the bytes of the regular file `path`, which may have at most `most`."""
+def read_regular(path: StrPath) -> bytes:
+    """Return the bytes of the regular file `path`."""
     with open_regular(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise TooLargeError(f"{os.fspath(path)!r} has more than {most:,} bytes.")
-    return data
+        return file.read()
 
 
 def read_json(path: StrPath) -> Any:
     """Return the contents of the regular JSON file `path`."""
-    with open_regular(path) as file:
-        try:
-            return json.loads(file.read())
-        except (ValueError, RecursionError) as error:
-            message = f"A file of JSON must be intact. Received: {os.fspath(path)!r}"
-            raise ValueError(f"{message}: {error}.") from None
+    try:
+        return json.loads(read_regular(path))
+    except (ValueError, RecursionError) as error:
+        message = f"A file of JSON must be intact. Received: {os.fspath(path)!r}"
+        raise ValueError(f"{message}: {error}.") from None
 
 
 def write_whole(path: StrPath, data: bytes | str) -> None:
@@ -78,7 +70,7 @@ def write_whole(path: StrPath, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def write_csv(path: StrPath, rows: Iterable[Iterable[Any]]) -> None:
+def write_csv(path: StrPath, rows: Iterable[Iterable[object]]) -> None:
     """Write a table whole or not at all, as `write_whole`."""
     text = io.StringIO()
     csv.writer(text).writerows(rows)
@@ -92,30 +84,31 @@ def written_beside(path: StrPath) -> Iterator[Path]:
     The temporary name starts with a dot and has the suffix of `path`. On an error the file is
     removed and `path` is left untouched. Into a device or a pipe, the file is copied in the end.
     """
-    path = Path(check_path("path", path))
+    path = Path(path)
     if path.is_symlink() and path.is_file():
         path = path.resolve()  # the link stays
     is_special = path.exists() and not path.is_file()
-    with contextlib.ExitStack() as stack:
+    try:
+        folder = None if is_special else path.parent
+        handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=folder)
+        os.close(handle)
+        temporary = Path(name)
         try:
-            folder = None if is_special else path.parent
-            handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=folder)
-            os.close(handle)
-            temporary = Path(name)
-            stack.callback(temporary.unlink, missing_ok=True)
             yield temporary
             # mkstemp makes it private.
-            os.chmod(temporary, path.stat().st_mode if path.is_file() else 0o666 & ~UMASK)
+            temporary.chmod(path.stat().st_mode if path.is_file() else 0o666 & ~UMASK)
             flush(temporary)
             if is_special:
                 path.write_bytes(temporary.read_bytes())
             else:
-                os.replace(temporary, path)
-        except OSError as error:
-            reason = error.strerror or str(error).splitlines()[0]
-            raise type(error)(
-                f"{str(path)!r} could not be written ({reason}); any earlier version is kept."
-            ) from None
+                temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error).splitlines()[0]
+        raise type(error)(
+            f"{str(path)!r} could not be written ({reason}); any earlier version is kept."
+        ) from None
 
 
 def is_full(error: Exception) -> bool:
@@ -194,11 +187,10 @@ def check_new(
     folder: Path, *, holds: str, may_hold: Collection[str] = (), name: str = "output"
 ) -> None:
     """Raise `FileExistsError` unless the folder `name` can hold a new "run" or "search"."""
-    _check_no_file(name, folder)
-    if folder.is_dir() and is_used(folder, may_hold=may_hold):
-        message = f"`{name}` must be a new or empty folder."
+    if folder.exists() and (not folder.is_dir() or is_used(folder, may_hold=may_hold)):
+        message = f"`{name}` must be a new or empty folder. Received: {str(folder)!r}, which is not"
         way_out = f"Choose another folder, or resume the {holds} in it with --resume."
-        raise FileExistsError(f"{message} Received: {str(folder)!r}, which holds files. {way_out}")
+        raise FileExistsError(f"{message}. {way_out}")
 
 
 def is_used(folder: Path, *, may_hold: Collection[str] = ()) -> bool:
@@ -215,13 +207,13 @@ def remove_unfinished(folder: Path) -> None:
 
 def make_folder(name: str, folder: Path) -> None:
     """Create the folder given as argument `name`, and its parents; check it can be written to."""
-    _check_no_file(name, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         received = f"Received: {str(folder)!r} ({error.strerror or error}). Choose another."
-        raise OSError(f"`{name}` must be a folder that can be written to. {received}") from None
+        required = f"`{name}` must be a folder that can be written to. {received}"
+        raise type(error)(required) from None
 
 
 def check_output_file(name: str, path: StrPath) -> None:
@@ -236,13 +228,7 @@ def check_output_file(name: str, path: StrPath) -> None:
     raise ArgumentError(name, f"{message} Received: {os.fspath(path)!r}, {fault}")
 
 
-def _check_no_file(name: str, folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        received = f"{str(folder)!r}, which is a file"
-        raise FileExistsError(f"`{name}` must be a folder. Received: {received}.")
-
-
-def seal(folder: Path, name: str, body: Mapping[str, Any]) -> None:
+def seal(folder: Path, name: str, body: Mapping[str, object]) -> None:
     """Write `body` into `folder` as JSON, with checksums of it and of all other files there."""
     sums = {}
     for path in sorted(folder.iterdir()):
@@ -282,6 +268,6 @@ def sha256_of(path: StrPath) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_of_data(data: Any) -> str:
+def sha256_of_data(data: object) -> str:
     """Return the SHA-256 of `data` as JSON, whatever the order of keys."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

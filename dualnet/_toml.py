@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, Union
 
 from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
-from dualnet._files import NotARegularFileError, read_bounded
-
-LARGEST = 10**6  # bytes of a file
+from dualnet._files import NotARegularFileError, read_regular
 
 
 def read_toml(path: StrPath, *, what: str = "A card") -> dict[str, Any]:
     """Return the contents of the TOML file `path`. Error messages call the file `what`."""
     try:
-        return tomllib.loads(read_bounded(path, LARGEST).decode("utf-8-sig"))
+        return tomllib.loads(read_regular(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise FileNotFoundError(f"There is no file {os.fspath(path)!r}.") from None
     except (NotARegularFileError, ValueError, RecursionError) as error:

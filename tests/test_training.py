@@ -303,7 +303,7 @@ def test_an_output_that_is_full_or_cannot_be_written_is_refused_before_training(
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError, match="`output` must be a new or empty folder.*--resume"):
         train(corpus, tmp_path)
-    with pytest.raises(FileExistsError, match="`output` must be a folder.*is a file"):
+    with pytest.raises(FileExistsError, match="`output` must be a folder.*File exists"):
         train(corpus, tmp_path / "file")
     with pytest.raises(OSError, match="`output` must be a folder that can be written to"):
         train(corpus, tmp_path / "file" / "RUN")

@@ -145,7 +145,7 @@ def dynamic_evaluation(
         {arguments}
         statistics: for "rms", the result of `gradient_statistics`, for this model or another
             one with the same names and shapes of weights, or the int tokens of the training
-            text, from which it is computed.
+            text, from which it is computed; by default the text of the model's RUN.
         valid: int array `(num_tokens,)`. A validation text, on which to find the learning rate if
             that is not given or "auto"; by default that of the model's RUN.
         keep: bool. Whether to assign the adapted weights to the model at the end, which has no
@@ -223,6 +223,8 @@ def adapting(
         raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
     step_size = StepSize(model, request, by_text=by_text, temperature=temperature, valid=valid)
     rule, settings = step_size.rule, step_size.settings
+    if rule == "rms" and statistics is None and model.run is not None:
+        statistics = model.run.training_text()
     with whole_batches():
         optimizer = _optimizer(which, rule, settings, statistics)
         compiled = [rule, {**settings, "learning_rate": None}, [*which.weights], num_devices()]
@@ -273,9 +275,9 @@ def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistic
     length = settings.pop("sequence_length")
     if rule == "rms":
         if statistics is None:
-            kinds = "the int tokens of the training text, or `gradient_statistics(model, tokens)`"
-            message = f"must be given for the rule 'rms': {kinds}. Received: None."
-            raise ArgumentError("statistics", message)
+            kinds = "its int tokens, or `gradient_statistics(model, tokens)`"
+            message = "must be given for the rule 'rms', which needs the text that the model was"
+            raise ArgumentError("statistics", f"{message} trained on: {kinds}. Received: None.")
         if not isinstance(statistics, GradientStatistics):
             statistics = statistics_of(which, statistics, sequence_length=length, name="statistics")
         return DecayToPrior(statistics=in_order(statistics, which), **settings)

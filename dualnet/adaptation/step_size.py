@@ -1,15 +1,19 @@
 """The learning rate of dynamic evaluation: the model's own, or found on validation text."""
 
+import contextlib
 import dataclasses
+import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dualnet._backend import assign_all, values_of
 from dualnet._checks import ArgumentError, as_texts
+from dualnet._files import read_json, write_whole
 from dualnet.adaptation.adapted_copy import Adaptation
 from dualnet.builders import LanguageModel
 from dualnet.builders.wrapping_stations import Cache
@@ -17,6 +21,8 @@ from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
 from dualnet.requests import AUTO, Learning
 
+LEARNING = "learning.json"  # in a RUN folder: the learning rates that were found
+FOUND = ("learning_rate", "perplexity", "static_perplexity", "weights")  # beside the settings
 TOKENS = 5000  # of the validation text that are read with each learning rate
 MOST = 6  # learning rates that are tried
 FACTORS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)  # of the default of the rule
@@ -28,11 +34,11 @@ def with_own_settings(model: LanguageModel, request: Learning, *, by_text: bool)
     run = model.run
     if request.rule is not None or run is None or not run.is_shipped:
         return request
-    names = [*Learning.names()[1:], "sequence_length"]
-    changes = request.given([name for name in names if name in request.names()])
-    own = run.learning(None, changes, by_text=by_text)
-    fields = {name: value for name, value in own.items() if name in request.names()}
-    return dataclasses.replace(request, **fields)
+    own = run.results["dynamic"]
+    settings = request.fields_of({"rule": own["rule"], **own["settings"]})
+    if by_text:
+        settings.pop("sequence_length", None)
+    return dataclasses.replace(request, **{**settings, **request.changed()})
 
 
 class StepSize:
@@ -80,8 +86,9 @@ class StepSize:
             key["temperature"] = self.temperature
         # What has learnt since it was loaded has another rate.
         is_own = self.valid is None and self.model.sum_of_weights() == self.model.sum_of_run
-        kept = self.run if is_own else None
-        record = kept.found_rate(key) if kept is not None else None
+        file = self.run.path / LEARNING if is_own and self.run is not None else None
+        records = self._kept(file) if file is not None else []
+        record = next((rate for rate in records if _settings_of(rate) == key), None)
         if record is None:
             try:
                 segments = self._segments()
@@ -91,13 +98,23 @@ class StepSize:
                 _say(f"{self.rule!r} learns at its default rate: the RUN's text is not at hand.")
                 return self.settings["learning_rate"]
             record = {**key, **self._find(adaptation, segments)}
-            if kept is not None:
-                kept.keep_rate(record)
+            if file is not None:
+                records.append({**record, "weights": self.run.weights_sha256})
+                with contextlib.suppress(OSError):  # a folder that may not be written to
+                    write_whole(file, json.dumps(records, indent=2) + "\n")
         gain = 1 - record["perplexity"] / record["static_perplexity"]
         if gain < LEAST_GAIN:
             _say(f"Learning with the rule {self.rule!r} lowers the perplexity of the validation "
                  f"text by {max(gain, 0):.1%} only, whatever the learning rate.")  # fmt: skip
         return record["learning_rate"]
+
+    def _kept(self, file: Path) -> list[dict[str, Any]]:
+        """Return the learning rates in `file` that were found for the present weights."""
+        try:
+            records = read_json(file) if file.is_file() else []
+            return [rate for rate in records if rate["weights"] == self.run.weights_sha256]
+        except (ValueError, TypeError, KeyError):  # damaged: they are found again
+            return []
 
     def _find(self, adaptation: Adaptation, segments: list[np.ndarray]) -> dict[str, float]:
         count = sum(len(ids) - 1 for ids in segments)
@@ -133,6 +150,12 @@ class StepSize:
         tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
         length = None if self.by_text else self.settings["sequence_length"]
         return segments_of(self.model, tokens[: TOKENS + (not self.by_text)], length)
+
+
+def _settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a learning rate was found for."""
+    # An older record of all weights has no key `adapt`.
+    return {"adapt": None} | {key: value for key, value in record.items() if key not in FOUND}
 
 
 def segments_of(model: LanguageModel, tokens: np.ndarray, length: int | None) -> list[np.ndarray]:

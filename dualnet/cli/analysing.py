@@ -1,6 +1,7 @@
 """The command `analyse`: gates, experts, rank and learning curves of RUNs."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dualnet
@@ -77,12 +78,18 @@ def _opened(options: Experts, *, translates: bool = False) -> Iterator[tuple[Run
         yield run, model, corpus_of(run, model, options.corpus).split(options.split)
 
 
-def _show(options: Plotting, result: dict[str, Any], head: list[str], rows: list[Any]) -> Result:
-    plotted = ""
-    if options.output is not None:
-        result["output"] = options.output
-        plotted = f"\nplotted in {options.output}"
-    return Result(result, Table(head, rows), plotted)
+def _shown(
+    options: Plotting,
+    plot: Callable[[Any, str], None],
+    found: Any,
+    result: dict[str, Any],
+    table: Table,
+) -> Result:
+    """Return the result of an analysis, and plot what it `found` into `--output`."""
+    if options.output is None:
+        return Result(result, table)
+    plot(found, options.output)
+    return Result({**result, "output": options.output}, table, f"\nplotted in {options.output}")
 
 
 def gates(options: Gates) -> Result:
@@ -92,21 +99,25 @@ def gates(options: Gates) -> Result:
         dualnet analyse gates runs/gated --words great the
     """
     [(_, model, tokens)] = _opened(options)
-    settings = {"count": options.count, "least_occurrences": options.least_occurrences}
-    analysis, words = dualnet.analysis, options.words
-    favoured = analysis.favoured_words(model, words, corpus_tokens=tokens, **settings)
-    if options.output is not None:
-        analysis.plot_favoured_words(favoured, options.output)
+    favoured = dualnet.analysis.favoured_words(
+        model,
+        options.words,
+        corpus_tokens=tokens,
+        count=options.count,
+        least_occurrences=options.least_occurrences,
+    )
     rows = [
-        [_shown(word), ", ".join(f"{_shown(next_word)} {value:.3f}" for next_word, value in pairs)]
+        [_quoted(word), ", ".join(f"{_quoted(after)} {value:.3f}" for after, value in pairs)]
         for word, pairs in favoured.items()
     ]
-    return _show(options, {"words": favoured}, ["after", "favoured words and gate values"], rows)
+    table = Table(["after", "favoured words and gate values"], rows)
+    plot = dualnet.analysis.plot_favoured_words
+    return _shown(options, plot, favoured, {"words": favoured}, table)
 
 
-def _shown(unit: str) -> str:
-    """Return a word as it is, and a unit with white space, such as " the", in quotation marks."""
-    return unit if unit.split() == [unit] else repr(unit)
+def _quoted(token: str) -> str:
+    """Return a word as it is, and a token with white space, such as " the", in quotation marks."""
+    return token if token.split() == [token] else repr(token)
 
 
 def experts(options: Experts) -> Result:
@@ -117,14 +128,11 @@ def experts(options: Experts) -> Result:
     """
     [(_, model, tokens)] = _opened(options, translates=True)
     used = dualnet.analysis.expert_shares(model, tokens)
-    if options.output is not None:
-        dualnet.analysis.plot_expert_shares(used, options.output)
-    rows = [
-        [str(i), f"{share:.4f}", layer]
-        for i, (share, layer) in enumerate(zip(used.shares, used.layers), start=1)
-    ]
+    shares = zip(used.shares, used.layers)
+    rows = [[i, f"{share:.4f}", layer] for i, (share, layer) in enumerate(shares, start=1)]
     rows.append(["", f"{used.coefficient_of_variation:.4f}", "coefficient of variation"])
-    return _show(options, vars(used), ["expert", "share", "layer"], rows)
+    table = Table(["expert", "share", "layer"], rows)
+    return _shown(options, dualnet.analysis.plot_expert_shares, used, vars(used), table)
 
 
 def rank(options: Rank) -> Result:
@@ -133,21 +141,18 @@ def rank(options: Rank) -> Result:
     Examples:
         dualnet analyse rank runs/one runs/two
     """
-    limits: dict[str, Any] = {"rows": options.rows, "tolerance": options.tolerance}
+    analysis = dualnet.analysis
     ranks = {
-        str(run.path): dualnet.analysis.rank(model, tokens, **limits)
+        str(run.path): analysis.rank(model, tokens, rows=options.rows, tolerance=options.tolerance)
         for run, model, tokens in _opened(options)
     }
-    if options.output is not None:
-        dualnet.analysis.plot_singular_values(ranks, options.output)
     rows = [
         [*map("{:,}".format, (found.rank, *found.shape)), f"{found.tolerance:.3g}", run]
         for run, found in ranks.items()
     ]
-    result = {run: vars(found) for run, found in ranks.items()}
-    return _show(
-        options, {"ranks": result}, ["rank", "contexts", "words", "tolerance", "run"], rows
-    )
+    table = Table(["rank", "contexts", "words", "tolerance", "run"], rows)
+    result = {"ranks": {run: vars(found) for run, found in ranks.items()}}
+    return _shown(options, analysis.plot_singular_values, ranks, result, table)
 
 
 def curves(options: Curves) -> Result:
@@ -156,18 +161,19 @@ def curves(options: Curves) -> Result:
     Examples:
         dualnet analyse curves runs/one runs/two --output curves.png
     """
-    runs = {path: path for path in (str(Run.open(run).path) for run in options.run_folders)}
+    paths = [str(Run.open(run).path) for run in options.run_folders]
     quietly("dualnet.analysis")
+    runs = dict(zip(paths, paths))
     figures = {
         split: dualnet.analysis.learning_curves(runs, split=key)
         for split, key in (("train", "train"), ("valid", "val"))
     }
-    if options.output is not None:
-        dualnet.analysis.plot_learning_curves(runs, options.output, split="both")
     result = {run: {split: of[run].tolist() for split, of in figures.items()} for run in runs}
     rows = [
-        [str(epoch), f"{train:.2f}", f"{valid:.2f}", run]
+        [epoch, f"{train:.2f}", f"{valid:.2f}", run]
         for run, values in result.items()
         for epoch, (train, valid) in enumerate(zip(*values.values()), start=1)
     ]
-    return _show(options, {"curves": result}, ["epoch", "train", "validation", "run"], rows)
+    table = Table(["epoch", "train", "validation", "run"], rows)
+    plot = functools.partial(dualnet.analysis.plot_learning_curves, split="both")
+    return _shown(options, plot, runs, {"curves": result}, table)

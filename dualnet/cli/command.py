@@ -73,9 +73,9 @@ class Options(Settings):
         raise ArgumentError(self.flag(name), f"{problem} {beside}. {received}")
 
     @classmethod
-    def option(cls, name: str) -> dict[str, Any]:
+    def option(cls, name: str) -> Mapping[str, Any]:
         """Return what the field `name` says of its option: arguments of argparse, and others."""
-        return dict(cls.__dataclass_fields__[name].metadata.get("option", {}))
+        return cls.__dataclass_fields__[name].metadata.get("option", {})
 
     @classmethod
     def flag(cls, name: str) -> str:
@@ -92,14 +92,16 @@ class Options(Settings):
 
         Other settings are the value of the field `set`, of a class that `takes_others`.
         """
-        flags = {re.sub("--(set )?", "", cls.flag(name)): name for name in cls.names()}
-        fields = {flag.replace("-", "_"): name for flag, name in flags.items()}
-        settings = settings_of(pairs)
-        others = {key: value for key, value in settings.items() if key not in fields}
-        for key, value in others.items() if not cls.takes_others else ():
-            required = f"must be one of {', '.join(fields)}.{did_you_mean(key, fields)}"
-            raise ArgumentError(key, f"{required} Received: --set {key}={value}.")
-        values = {fields[key]: value for key, value in settings.items() if key in fields}
+        fields = {re.sub("--(set )?", "", cls.flag(n)).replace("-", "_"): n for n in cls.names()}
+        values, others = {}, {}
+        for key, value in settings_of(pairs).items():
+            if key in fields:
+                values[fields[key]] = value
+            elif cls.takes_others:
+                others[key] = value
+            else:
+                required = f"must be one of {', '.join(fields)}.{did_you_mean(key, fields)}"
+                raise ArgumentError(key, f"{required} Received: --set {key}={value}.")
         return {**values, "set": others or None}
 
 
@@ -181,7 +183,7 @@ def _help(options: type[Options], text: str) -> str:
     """Return the text of a field as the help of its option, with options for names of fields."""
     flags = {f"`{name}`": options.flag(name) for name in options.names()}
     text = re.sub("`[^`]+`", lambda match: flags.get(match[0], match[0]), text)
-    return text.removesuffix(".").replace("%", "%%")
+    return text.removeprefix("bool. ").removesuffix(".").replace("%", "%%")
 
 
 def command_of(words: Sequence[str]) -> str:

@@ -21,14 +21,15 @@ class Table(NamedTuple):
     """Rows of cells under a head. The last cell is truncated if a row would exceed `columns`."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[object]]
     columns: int | None = None
     shows_head: bool = True
 
     def __str__(self) -> str:
-        widths = [max(map(len, cells)) for cells in zip(self.head, *self.rows)][:-1]
+        head, *rows = [[*map(str, row)] for row in [self.head, *self.rows]]
+        widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
         lines = []
-        for *cells, last in [*[self.head] * self.shows_head, *self.rows]:
+        for *cells, last in [*[head] * self.shows_head, *rows]:
             if self.columns is not None:
                 last = truncate(last, self.columns - sum(widths) - 2 * len(widths))
             padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]

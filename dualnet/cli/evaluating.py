@@ -11,7 +11,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet._files import check_new
-from dualnet.cli.command import settings_of
+from dualnet.cli.command import Options, settings_of
 from dualnet.cli.console import Result, comparison, quietly
 from dualnet.cli.options import (
     OfCorpus,
@@ -119,7 +119,10 @@ class Evaluate(Adapt, Evaluating, Pairs):
         "dynamic": ["plot", "keep", "adapt", *Learning.names()],
         "mc_dropout_samples": ["seed"],
     }
-    excludes = {"dynamic": {*Evaluating.names()} - {*DynamicEvaluating.names()}}
+    excludes = {
+        "dynamic": {*Evaluating.names(), *Pairs.names(), "beam", "protocol"}
+        - {*DynamicEvaluating.names(), *Options.names()}
+    }
 
 
 def evaluate(options: Evaluate) -> Result:
@@ -131,23 +134,24 @@ def evaluate(options: Evaluate) -> Result:
         dualnet evaluate runs/dual --cache size=2000 --temperature best
         dualnet evaluate runs/en-de --protocol multi30k
     """
-    run = Run.open(options.run_folder)
-    if run.is_folder or options.dynamic:
-        _check_kind(options, run.translates)
     if options.dynamic:
-        return _adapted(options, run)
+        return adapt(options)
+    run = Run.open(options.run_folder)
+    if run.is_folder:
+        _check_kind(options, run.translates)
     _check_text(options, run)
     quietly("dualnet.evaluation")
     from dualnet import builders, evaluation
 
     model = run.model()
-    _check_kind(options, isinstance(model, builders.TranslationModel))
     if isinstance(model, builders.TranslationModel):
+        _check_kind(options, translates=True)
         return _of_translator(options, run, model)
+    _check_kind(options, translates=False)
     text = Text(options, run, model)
-    settings = _settings_of(options, Evaluating)
+    settings = Evaluating.fields_of(options.changed())
     settings.setdefault("by_sentence", text.by_sentence and "window" not in settings)
-    text.find_temperature(options, settings)
+    text.find_temperature(settings)
     static = evaluation.evaluate(text.model, text.tokens, **settings)
     names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature", "by_sentence",
              "window"]  # fmt: skip
@@ -164,32 +168,27 @@ def adapt(options: Adapt) -> Result:
         dualnet adapt runs/dual
         dualnet adapt runs/dual --rule sgd --set learning_rate=0.1 --split valid --keep runs/adapted
     """
-    return _adapted(options, Run.open(options.run_folder).check_language_model("RUN"))
-
-
-def _adapted(options: Adapt, run: Run) -> Result:
+    run = Run.open(options.run_folder).check_language_model("RUN")
     if options.keep is not None:
         _check_keep(options.keep, run)
-    settings = _settings_of(options, DynamicEvaluating)
     _check_text(options, run)
-    if options.rule != "published":
-        DynamicEvaluating(**run.learning(options.rule, settings))
     quietly("dualnet.evaluation")
     from dualnet import adaptation, evaluation
     from dualnet.runs.writing import write_run
 
     text = Text(options, run, run.model())
-    text.find_temperature(options, settings)
-    settings = learning_of(run, options.rule, settings, text.corpus.name)
-    statistics = None
-    if settings["rule"] == "rms":  # its statistics are those of the training text
-        statistics = run.training_text() if run.is_folder else text.corpus.train
-    # Read before --keep changes the weights.
-    own = {key: settings[key] for key in ("temperature", "by_sentence") if key in settings}
-    static = evaluation.evaluate(text.model, text.tokens, **own)
+    settings = with_published_rule(
+        DynamicEvaluating.fields_of(options.changed()), run, text.corpus.name
+    )
+    text.find_temperature(settings)
+    # Before --keep changes the weights.
+    read_as = {key: settings[key] for key in ("temperature", "by_sentence") if key in settings}
+    static = evaluation.evaluate(text.model, text.tokens, **read_as)
+    if options.rule == "rms" and not run.is_folder:
+        settings["statistics"] = text.corpus.train
     with contextlib.redirect_stderr(None) if options.quiet else contextlib.nullcontext():
         dynamic = adaptation.dynamic_evaluation(
-            text.model, text.tokens, keep=bool(options.keep), statistics=statistics, **settings
+            text.model, text.tokens, keep=bool(options.keep), **settings
         )
     if options.plot:
         dynamic.plot(options.plot, static_losses=static.token_losses)
@@ -198,7 +197,6 @@ def _adapted(options: Adapt, run: Run) -> Result:
         for key, value in dynamic.settings.items()
         if value is not None
     )
-    lines = [f"dynamic evaluation, {used}", little_gain(1 - dynamic.perplexity / static.perplexity)]
     if options.keep is not None:
         how = "by sentence, " * dynamic.by_sentence + used
         place = text.split if options.corpus is None else f"{text.split} of {options.corpus}"
@@ -206,10 +204,18 @@ def _adapted(options: Adapt, run: Run) -> Result:
         card = dataclasses.replace(run.card, note=note, weights=run.source)
         write_run(Path(options.keep), text.model, card, sources=[run.path])
         text.notes["keep"] = options.keep
-    figures = {"perplexity": dynamic.perplexity, "tokens": dynamic.tokens, "batch_size": 1,
-               "rule": dynamic.rule, **dynamic.settings, "by_sentence": dynamic.by_sentence,
-               **dynamic.figures(), "static_perplexity": static.perplexity}  # fmt: skip
-    return text.result(figures, *lines)
+    figures = {
+        "perplexity": dynamic.perplexity,
+        "tokens": dynamic.tokens,
+        "batch_size": 1,
+        "rule": dynamic.rule,
+        **dynamic.settings,
+        "by_sentence": dynamic.by_sentence,
+        **dynamic.figures(),
+        "static_perplexity": static.perplexity,
+    }
+    gain = little_gain(1 - dynamic.perplexity / static.perplexity)
+    return text.result(figures, f"dynamic evaluation, {used}", gain)
 
 
 class Text:
@@ -226,18 +232,16 @@ class Text:
         from dualnet import builders
         from dualnet.evaluation.arguments import vocabulary_of
 
-        is_whole, split = _is_whole(options, run), options.split or "test"
-        vocabulary = vocabulary_of(model)
-        self.corpus = (
-            load_whole(options.corpus or "", vocabulary)
-            if is_whole
-            else cast(Corpus, corpus_of(run, model, options.corpus, options.fractions))
-        )
+        split, vocabulary = options.split or "test", vocabulary_of(model)
+        if is_whole := _is_whole(options, run):
+            self.corpus = load_whole(options.corpus or "", vocabulary)
+        else:
+            self.corpus = cast(Corpus, corpus_of(run, model, options.corpus, options.fractions))
         self.tokens = self.corpus.split(split)
         self.split = "whole" if is_whole else split
         self.name, self.model = name_of(run, model), model
         self.by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
-        self.notes: dict[str, Any] = {}
+        self.notes: dict[str, object] = {}
         if options.cache is not None:
             cache = cache_settings(options.cache, run, self.corpus.name)
             # Of a text, a cache remembers no more words than it has.
@@ -245,9 +249,9 @@ class Text:
             used = {**cache, "size": min(cache["size"], longest)}
             self.model, self.notes["cache"] = builders.with_cache(model, **used), cache
 
-    def find_temperature(self, options: Adapt, settings: dict[str, Any]) -> None:
-        """Add the best temperature to the settings of an evaluation, if the options ask for it."""
-        if options.temperature == "best":
+    def find_temperature(self, settings: dict[str, Any]) -> None:
+        """Put the best temperature in place of "best" in the settings of an evaluation."""
+        if settings.get("temperature") == "best":
             from dualnet.evaluation import best_temperature
 
             valid = self.corpus.valid[:TUNING_TOKENS]
@@ -294,21 +298,13 @@ def _lines(result: Mapping[str, Any], trained_by_sentence: bool) -> Iterator[str
     yield from (text.format_map(result) for key, text in LINES.items() if result.get(key))
 
 
-def _settings_of(options: Adapt, request: type[Evaluating | DynamicEvaluating]) -> dict[str, Any]:
-    """Return the settings of the request that were given, other than the rule and 'best'."""
-    settings = request.fields_of(options.changed())
-    left_out = {"rule", *["temperature"] * (options.temperature == "best")}
-    return {name: value for name, value in settings.items() if name not in left_out}
-
-
 def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders.wrapping_stations import Cache
 
-    published = _published_evaluation(run, corpus)
-    own = {key: value for key, value in published.items() if key.startswith("cache_")}
-    given = {f"cache_{key}": value for key, value in settings_of(pairs).items()}
-    cache = Cache.of({"cache_size": 500, **own, **given})
+    published = Cache.fields_of(_published_evaluation(run, corpus))
+    asked = {f"cache_{key}": value for key, value in settings_of(pairs).items()}
+    cache = Cache.of({"cache_size": 500, **published, **asked})
     return {key.removeprefix("cache_"): value for key, value in cache.arguments().items()}
 
 
@@ -321,13 +317,13 @@ def little_gain(gain: float) -> str:
     return f"learning lowers the perplexity by {max(gain, 0):.1%} only: try another --rule or rate"
 
 
-def learning_of(
-    run: Run, rule: str | None, settings: Mapping[str, Any], corpus: str, *, by_text: bool = False
+def with_published_rule(
+    settings: dict[str, Any], run: Run, corpus: str, *, by_text: bool = False
 ) -> dict[str, Any]:
-    """Return rule and settings, as `Run.learning` does; those of "published" are of `corpus`."""
-    if rule != "published":
-        return run.learning(rule, settings, by_text=by_text)
-    published = _published_evaluation(run, corpus)
+    """Return the settings of learning; with the rule "published" also those of the paper."""
+    if settings.get("rule") != "published":
+        return settings
+    published = DynamicEvaluating.fields_of(_published_evaluation(run, corpus))
     if "rule" not in published:
         raise ArgumentError(
             "--rule",
@@ -335,10 +331,9 @@ def learning_of(
             f"corpus. Received: {run.table.get('name', 'a .keras file')!r} on {corpus!r}, without. "
             "Choose nadam, sgd or rms.",
         )
-    own = {key: value for key, value in published.items() if not key.startswith("cache_")}
     if by_text or settings.get("by_sentence"):
-        own.pop("sequence_length", None)
-    return {**own, **settings}
+        published.pop("sequence_length", None)
+    return {**published, **settings, "rule": published["rule"]}
 
 
 def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
@@ -422,9 +417,8 @@ def _pairs_to_evaluate(
             message = "must be given for a .keras file, which records no pairs."
             raise ArgumentError("--pairs", message)
         return cast(PairCorpus, run.corpus()), False
-    own = os.path.realpath(run.trained_on.get("source", ""))
     is_table = os.path.isfile(options.pairs)
-    is_divided = is_table and (options.split or os.path.realpath(options.pairs) == own)
+    is_divided = is_table and (options.split or run.own_reading(options.pairs))
     settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
     if run.is_folder:
         trained = run.trained_on["pairs"]

@@ -69,12 +69,11 @@ dynamic evaluation. A name may stand wherever a command takes a RUN."""
 
 
 def _published_table(names: list[str]) -> Table:
-    rows = [
-        [card.name, f"{card.parameters:,}",
-         translation_results(card) or _pair(card, "static", "finetuned", "samples"),
-         _pair(card, "dynamic"), ", ".join(card.corpora)]
-        for card in map(zoo.card, names)
-    ]  # fmt: skip
+    rows = []
+    for card in map(zoo.card, names):
+        published = translation_results(card) or _pair(card, "static", "finetuned", "samples")
+        dynamic, corpora = _pair(card, "dynamic"), ", ".join(card.corpora)
+        rows.append([card.name, f"{card.parameters:,}", published, dynamic, corpora])
     return Table(["model", "parameters", "published", "dynamic", "corpora"], rows)
 
 
@@ -82,10 +81,10 @@ def _pretrained_table(names: list[str]) -> Table:
     rows = []
     for name in names:
         results = read_json(find_run(name) / RESULTS)
-        figures = [results[protocol]["test"] for protocol in ("static", "dynamic")]
-        rows.append([name, f"{results['parameters']:,}",
-                     *(f"{figure['perplexity']:.2f}" for figure in figures),
-                     *(f"{figure['bits_per_byte']:.3f}" for figure in figures)])  # fmt: skip
+        static, dynamic = (results[protocol]["test"] for protocol in ("static", "dynamic"))
+        figures = [f"{figure['perplexity']:.2f}" for figure in (static, dynamic)]
+        figures += [f"{figure['bits_per_byte']:.3f}" for figure in (static, dynamic)]
+        rows.append([name, f"{results['parameters']:,}", *figures])
     head = ["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"]
     return Table(head, rows)
 
@@ -263,37 +262,40 @@ def data(options: Data) -> Result:
         raise ArgumentError("CORPUS", "must be given, or --pairs FOLDER. Received: neither.")
     settings = {"path": options.path, "lowercase": options.lowercase, **options.reading()}
     corpus = corpora.load(options.name, **settings)
-    tokenizer = corpus.vocabulary
-    reads_words = tokenizer.kind == "words"
-    sizes = {} if reads_words else _bytes_per_token(corpus, options)
-    ended = "sentences" if tokenizer.documents == "line" else "documents"
-    lines = [f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}"]
-    counts = {}
-    for split in SPLITS:
-        ids = corpus.split(split)
-        counts[split] = int(np.sum(ids == tokenizer.eos_id))  # each document ends in <eos>
-        size = f"{sizes[split]:>6.2f} bytes per token" if sizes else ""
-        start = tokenizer.decode(ids[: 10 if reads_words else 40])
-        lines.append(f"{split:6}{len(ids):>12,} tokens {counts[split]:>10,} {ended}{size}   "
-                     f"{start!r} ...")  # fmt: skip
-    units = f"units {len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>"
-    words = f"words {len(tokenizer):>12,} in the vocabulary, including <eos>"
-    lines.append(words if reads_words else units + f"; {tokenizer.loses}" * bool(tokenizer.loses))
+    tokenizer, lost = corpus.vocabulary, ""
+    splits = {split: corpus.split(split) for split in SPLITS}
+    # Each document ends in <eos>.
+    counts = {split: int(np.sum(ids == tokenizer.eos_id)) for split, ids in splits.items()}
+    sizes: dict[str, float] = {}
     result = {
         "name": corpus.name,
         "source": corpus.source,
         "lowercase": corpus.lowercase,
         "tokenizer": corpus.tokenizer,
         "documents": tokenizer.documents,
-        **({"fractions": corpus.fractions} if corpus.fractions else {}),
-        "tokens": {split: len(corpus.split(split)) for split in SPLITS},
+        "fractions": corpus.fractions,
+        "tokens": {split: len(ids) for split, ids in splits.items()},
         "sentences": counts,
-        **({"bytes_per_token": sizes} if sizes else {}),
+        "bytes_per_token": sizes,
         "vocabulary_size": len(tokenizer),
         "vocabulary_sha256": tokenizer.sha256,
         "sha256": corpus.sha256,
     }
-    return Result(result, *lines, corpus.note)
+    shown = 10  # tokens
+    units = f"words {len(tokenizer):>12,} in the vocabulary, including <eos>"
+    if tokenizer.kind != "words":
+        sizes |= _bytes_per_token(corpus, options)
+        shown, lost = 40, f"; {tokenizer.loses}" * bool(tokenizer.loses)
+        units = f"units {len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>{lost}"
+    ended = "sentences" if tokenizer.documents == "line" else "documents"
+    lines = [f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}"]
+    for split, ids in splits.items():
+        size = f"{sizes[split]:>6.2f} bytes per token" if sizes else ""
+        line = f"{split:6}{len(ids):>12,} tokens {counts[split]:>10,} {ended}{size}"
+        lines.append(f"{line}   {tokenizer.decode(ids[:shown])!r} ...")
+    optional = ("fractions", "bytes_per_token")
+    known = {key: value for key, value in result.items() if value or key not in optional}
+    return Result(known, *lines, units, corpus.note)
 
 
 def _bytes_per_token(corpus: Corpus, options: Data) -> dict[str, float]:
@@ -313,41 +315,39 @@ def _bytes_per_token(corpus: Corpus, options: Data) -> dict[str, float]:
 
 def _pairs(corpus: PairCorpus) -> Result:
     """Return how many pairs each split has, how long they are, and how many were left out."""
-    splits = {split: corpus.split(split) for split in SPLITS}
-    about = {
-        split: {
-            "pairs": len(pairs),
-            "empty": pairs.empty,
-            "too_long": pairs.too_long,
-            "source": _lengths(pairs.source_offsets),
-            "target": _lengths(pairs.target_offsets),
-        }
-        for split, pairs in splits.items()
-    }
-    sides = {corpus.source: corpus.source_vocabulary, corpus.target: corpus.target_vocabulary}
-    names = ("name", "folder", "source", "target", "lowercase", "tokenizer", "joint",
-             "max_tokens", "sha256")  # fmt: skip
-    result = {name: getattr(corpus, name) for name in names} | {"splits": about, "units": {
-        side: {"size": len(units), "sha256": units.sha256} for side, units in sides.items()
-    }}  # fmt: skip
     lower = ", lower-cased" * corpus.lowercase
     lines = [f"{corpus.name} from {corpus.folder}, {corpus.source} to {corpus.target}{lower}"]
     length = "{tokens:,} tokens, median {median:g}, longest {longest:,}"
-    for split, pairs in splits.items():
-        source, target = (
-            length.format_map(_lengths(offsets))
-            for offsets in (pairs.source_offsets, pairs.target_offsets)
-        )
-        lines.append(f"{split:6}{len(pairs):>10,} pairs   {corpus.source} {source}; "
-                     f"{corpus.target} {target}")  # fmt: skip
-    lines.append(f"left out of train: {corpus.train.empty:,} pairs with an empty side, "
-                 f"{corpus.train.too_long:,} of more than {corpus.max_tokens} tokens")  # fmt: skip
-    if corpus.joint:
-        sides = {"both sides": corpus.vocabulary}
-    for side, units in sides.items():
-        lines.append(f"{len(units):,} units of {units.kind} for {side}, including <eos>"
-                     + f"; {units.loses}" * bool(units.loses))  # fmt: skip
-    return Result(result, *lines)
+    splits = {}
+    for split in SPLITS:
+        pairs = corpus.split(split)
+        source, target = _lengths(pairs.source_offsets), _lengths(pairs.target_offsets)
+        splits[split] = {
+            "pairs": len(pairs),
+            "empty": pairs.empty,
+            "too_long": pairs.too_long,
+            "source": source,
+            "target": target,
+        }
+        sides = [f"{corpus.source} {length.format_map(source)}"]
+        sides += [f"{corpus.target} {length.format_map(target)}"]
+        lines.append(f"{split:6}{len(pairs):>10,} pairs   {'; '.join(sides)}")
+    left_out = f"left out of train: {corpus.train.empty:,} pairs with an empty side, "
+    lines.append(f"{left_out}{corpus.train.too_long:,} of more than {corpus.max_tokens} tokens")
+    vocabularies = {
+        corpus.source: corpus.source_vocabulary,
+        corpus.target: corpus.target_vocabulary,
+    }
+    shown = {"both sides": corpus.vocabulary} if corpus.joint else vocabularies
+    for side, units in shown.items():
+        lost = f"; {units.loses}" * bool(units.loses)
+        lines.append(f"{len(units):,} units of {units.kind} for {side}, including <eos>{lost}")
+    names = ["name", "folder", "source", "target", "lowercase", "tokenizer", "joint", "max_tokens"]
+    result = {name: getattr(corpus, name) for name in [*names, "sha256"]}
+    sizes = {
+        side: {"size": len(units), "sha256": units.sha256} for side, units in vocabularies.items()
+    }
+    return Result({**result, "splits": splits, "units": sizes}, *lines)
 
 
 def _lengths(offsets: np.ndarray) -> Lengths:
@@ -450,10 +450,7 @@ def show_tokenizer(options: ShowTokenizer) -> Result:
     for text in options.texts:
         tokens = _tokens(tokenizer, text)
         texts.append({"text": text, "tokens": tokens})
-        rows = [
-            [str(token["id"]), str(token["start"]), str(token["end"]), f"'{_shown(token['unit'])}'"]
-            for token in tokens
-        ]
+        rows = [[*list(token.values())[:3], f"'{_shown(token['unit'])}'"] for token in tokens]
         tables.append(Table(["id", "start", "end", "unit"], rows))
     return Result({**_described(tokenizer), "texts": texts}, _sentence(tokenizer), *tables)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def models(prefix: str, **_: object) -> list[str]:
     """Return the names of models that the shell may complete `prefix` to."""
-    names = [*zoo.list_models(), *zoo.list_models(pretrained=True)]
-    return [name for name in names if name.startswith(prefix)]
+    pattern = f"{prefix}*"
+    return [*zoo.list_models(pattern), *zoo.list_models(pattern, pretrained=True)]
 
 
 def check_file(name: str, value: str) -> None:

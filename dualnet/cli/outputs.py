@@ -29,102 +29,11 @@ class Progress(TypedDict):
     totals: Row
 
 
-class Lines:
-    """A file with a line for each row: an object of JSON, or cells with tabs between.
-
-    A table has no lists.
-    """
-
-    def __init__(self, path: Path, columns: Mapping[str, Any], shard: tuple[int, int]) -> None:
-        self.path, self.has_head, self.is_table = path, shard[0] == 1, path.suffix == ".tsv"
-        self.names = [name for name, kind in columns.items() if not typing.get_args(kind)]
-        self.progress = path.with_name(f"{path.name}.progress.json")
-        self.begun = [self.progress] * self.progress.exists()
-        self.is_foreign = os.path.lexists(path) and not self.begun
-
-    def open(self, size: int) -> None:
-        """Keep what is there up to `size`, in bytes."""
-        if (found := self.path.stat().st_size if self.path.is_file() else 0) < size:
-            received = f"Received: {str(self.path)!r}, with {found:,}. Begin anew, elsewhere."
-            raise ArgumentError("--resume", f"must find the {size:,} bytes written. {received}")
-        self.file = open(self.path, "r+b" if size else "wb")  # noqa: SIM115
-        self.file.truncate(size)
-        self.file.seek(size)
-        if self.is_table and self.has_head and not size:
-            self._write(["\t".join(self.names)])
-
-    def add(self, index: int, rows: Iterable[Row]) -> bool:
-        """Write the rows of a block; return whether all rows so far are on disk."""
-        if self.is_table:
-            self._write("\t".join([cell(row[name]) for name in self.names]) for row in rows)
-        else:
-            self._write(map(json_of, rows))
-        os.fsync(self.file.fileno())
-        return True
-
-    def _write(self, lines: Iterable[str]) -> None:
-        self.file.writelines(f"{line}\n".encode() for line in lines)
-        self.file.flush()
-
-    def size(self) -> int:
-        return os.path.getsize(self.path)
-
-    def close(self, *, whole: bool) -> None:
-        """End; what is not `whole` will be written again."""
-        self.file.close()
-
-
-class Parts:
-    """A folder of Parquet files, numbered by their first block, which counts those of all shards.
-
-    All shards can write to one folder, which then holds the whole, in order.
-    """
-
-    def __init__(self, path: Path, columns: Mapping[str, Any], shard: tuple[int, int]) -> None:
-        self.path, self.columns = path, columns
-        self.writer: Any = None
-        self.schema = to_arrow([], columns).schema
-        self.blocks = 0
-        make_folder("--output", path)
-        number, count = shard
-        self.progress = path / f"_progress-{number}-of-{count}.json"
-        self.begun = [*path.glob("_progress-*")]  # of all shards
-        names = {file.name for file in path.iterdir()}
-        ours = {file.name for file in path.glob(f"_progress-*-of-{count}.json")}
-        self.is_foreign = bool(names) and (not ours or len(ours) < len(self.begun))
-
-    def open(self, size: int) -> None:
-        """Begin, or go on: the parts that are there are whole."""
-
-    def add(self, index: int, rows: Iterable[Row]) -> bool:
-        from pyarrow import parquet
-
-        if self.writer is None:
-            self.part = self.path / f"part-{index:08}.parquet"
-            self.unfinished = self.part.with_name(f"{UNFINISHED}{self.part.name}")
-            self.writer = parquet.ParquetWriter(self.unfinished, self.schema)
-        self.writer.write_table(to_arrow(rows, self.columns))
-        self.blocks += 1
-        if self.blocks % PART_BLOCKS == 0:
-            self.close(whole=True)
-        return self.writer is None
-
-    def size(self) -> int:
-        return 0
-
-    def close(self, *, whole: bool) -> None:
-        if self.writer is not None:
-            self.writer.close()
-            self.writer = None
-            flush(self.unfinished)
-            self.unfinished.replace(self.part) if whole else self.unfinished.unlink()
-
-
 class Output:
     """A file or folder of rows, and a file that says how far they go.
 
     What the last does not count is written anew by the process that resumes the work, which
-    finds the totals of the rows that it counts there.
+    finds the totals of the rows that it counts there. A subclass is a format.
 
     Args:
         path: Path of the file.
@@ -140,21 +49,34 @@ class Output:
     def __init__(
         self, path: Path, scorer: "Scorer", settings: Row, *, shard: tuple[int, int], resume: bool
     ) -> None:
-        self.path, self.scorer, self.settings = path, scorer, settings
+        self.path, self.scorer, self.settings, self.shard = path, scorer, settings, shard
+        self.columns: Mapping[str, object] = scorer.columns
         self.after = self.size = 0
-        kind = Parts if path.suffix == ".parquet" else Lines
-        self.sink: Lines | Parts = kind(path, scorer.columns, shard)
-        is_begun = self.sink.progress in self.sink.begun
-        if self.sink.is_foreign or (is_begun and not resume):
+        self.progress, begun, is_foreign = self.find()
+        if is_foreign or (self.progress in begun and not resume):
             way_out = ", or go on with what a killed command wrote there: --resume" * (not resume)
             received = f"Received: {str(path)!r}, which exists. Choose another{way_out}."
             raise FileExistsError(f"`--output` must be new. {received}")
-        for file in self.sink.begun:
+        for file in begun:
             saved: Progress = read_json(file)
-            self._check_same(saved["settings"], of_shard=file == self.sink.progress)
-            if file == self.sink.progress:
+            self._check_same(saved["settings"], of_shard=file == self.progress)
+            if file == self.progress:
                 self.after, self.size = saved["after"], saved["size"]
                 scorer.restore(saved["totals"])
+
+    def find(self) -> tuple[Path, list[Path], bool]:
+        """Return the file of the progress, those that exist, and whether others wrote `path`."""
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """Begin, or go on after what the progress counts."""
+
+    def add(self, index: int, rows: Iterable[Row]) -> bool:
+        """Write the rows of a block; return whether all rows so far are on disk."""
+        raise NotImplementedError
+
+    def close(self, *, whole: bool) -> None:
+        """End; what is not `whole` will be written again."""
 
     def _check_same(self, begun: Row, *, of_shard: bool) -> None:
         """Raise `ArgumentError` unless the work was begun with the same settings."""
@@ -170,12 +92,12 @@ class Output:
     def write(self, blocks: Iterable[tuple[Block, list[Row]]]) -> None:
         """Write the rows of blocks, from that of index `after` on."""
         self._save()  # a file without it is not ours
-        self.sink.open(self.size)
+        self.open()
         after, whole = self.after, False
         try:
             for block, rows in blocks:
                 after = block.index + 1
-                if self.sink.add(block.index, rows):
+                if self.add(block.index, rows):
                     self._save(after)
             whole = True
         except OSError as error:
@@ -184,16 +106,96 @@ class Output:
             way_out = "Free some space, then go on with the same command and --resume."
             raise OSError(f"{str(self.path)!r} is not whole: {error.strerror}. {way_out}") from None
         finally:
-            self.sink.close(whole=whole)
+            self.close(whole=whole)
         self._save(after)
 
     def _save(self, after: int | None = None) -> None:
         if after is not None:
-            self.after, self.size = after, self.sink.size()
+            self.after, self.size = after, os.path.getsize(self.path)
         progress: Progress = {
             "settings": self.settings,
             "after": self.after,
             "size": self.size,
             "totals": self.scorer.state(),
         }
-        write_whole(self.sink.progress, json_of(progress) + "\n")
+        write_whole(self.progress, json_of(progress) + "\n")
+
+
+class Lines(Output):
+    """A file with a line for each row: an object of JSON, or cells with tabs between.
+
+    A table has no lists.
+    """
+
+    def find(self) -> tuple[Path, list[Path], bool]:
+        progress = self.path.with_name(f"{self.path.name}.progress.json")
+        begun = [progress] * progress.exists()
+        return progress, begun, os.path.lexists(self.path) and not begun
+
+    def open(self) -> None:
+        """Keep what is there up to the size that the progress counts, in bytes."""
+        if (size := self.path.stat().st_size if self.path.is_file() else 0) < self.size:
+            received = f"Received: {str(self.path)!r}, with {size:,}. Begin anew, elsewhere."
+            required = f"must find the {self.size:,} bytes written. {received}"
+            raise ArgumentError("--resume", required)
+        self.file = open(self.path, "r+b" if self.size else "wb")  # noqa: SIM115
+        self.file.truncate(self.size)
+        self.file.seek(self.size)
+        self.names = [name for name, kind in self.columns.items() if not typing.get_args(kind)]
+        if self.path.suffix == ".tsv" and self.shard[0] == 1 and not self.size:
+            self._write(["\t".join(self.names)])
+
+    def add(self, index: int, rows: Iterable[Row]) -> bool:
+        if self.path.suffix == ".tsv":
+            self._write("\t".join([cell(row[name]) for name in self.names]) for row in rows)
+        else:
+            self._write(map(json_of, rows))
+        os.fsync(self.file.fileno())
+        return True
+
+    def _write(self, lines: Iterable[str]) -> None:
+        self.file.writelines(f"{line}\n".encode() for line in lines)
+        self.file.flush()
+
+    def close(self, *, whole: bool) -> None:
+        self.file.close()
+
+
+class Parts(Output):
+    """A folder of Parquet files, numbered by their first block, which counts those of all shards.
+
+    All shards can write to one folder, which then holds the whole, in order.
+    """
+
+    writer: Any = None  # of the part that is not whole yet
+    blocks = 0
+
+    def find(self) -> tuple[Path, list[Path], bool]:
+        make_folder("--output", self.path)
+        to_arrow([], self.columns)  # fails now, without pyarrow, rather than after the first block
+        number, count = self.shard
+        begun = [*self.path.glob("_progress-*")]  # of all shards
+        ours = [*self.path.glob(f"_progress-*-of-{count}.json")]
+        is_foreign = any(self.path.iterdir()) and (not ours or len(ours) < len(begun))
+        return self.path / f"_progress-{number}-of-{count}.json", begun, is_foreign
+
+    def add(self, index: int, rows: Iterable[Row]) -> bool:
+        from pyarrow import parquet
+
+        table = to_arrow(rows, self.columns)
+        if self.writer is None:
+            self.part = self.path / f"part-{index:08}.parquet"
+            self.unfinished = self.part.with_name(f"{UNFINISHED}{self.part.name}")
+            self.writer = parquet.ParquetWriter(self.unfinished, table.schema)
+        self.writer.write_table(table)
+        self.blocks += 1
+        if self.blocks % PART_BLOCKS == 0:
+            self.close(whole=True)
+        return self.writer is None
+
+    def close(self, *, whole: bool) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+            flush(self.unfinished)
+            self.unfinished.replace(self.part) if whole else self.unfinished.unlink()

@@ -1,10 +1,10 @@
 """The command `rescore`: n-best lists in, the same lists or their best hypotheses out."""
 
 import dataclasses
-import itertools
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
@@ -18,33 +18,31 @@ from dualnet.extras.rescoring.formats import FORMATS, keyed_lines, lines_of, wri
 from dualnet.extras.rescoring.lists import numbered, weighted
 from dualnet.extras.rescoring.metrics import METRICS, metric_of
 from dualnet.extras.rescoring.tuning import check_lists, statistics_of
-from dualnet.requests import MISSING, RULES, Rescoring
+from dualnet.requests import Rescoring
 from dualnet.runs import Run
 
 
 class Rescore(Setting, Rescoring):
     """Options of `rescore`."""
 
-    group = "output and weights"
-
-    run_folders: list[str] = argument(nargs="+", metavar="RUN", group="")
+    run_folders: list[str] = argument(nargs="+", metavar="RUN")
     """RUN folders or .keras files: language models, or with --input models that translate."""
 
-    nbest: str = argument(metavar="NBEST", group="")
+    nbest: str = argument(metavar="NBEST")
     """File of n-best lists."""
 
-    format: str = choice("moses", FORMATS, group="")
+    format: str = choice("moses", FORMATS)
     """moses ('id ||| words ||| features ||| score'), kaldi ('utterance-n words'), jsonl (objects
     with id and text) or trees (in brackets, a blank line between sentences) (default: jsonl for a
     file with that suffix, else moses)."""
 
-    scores: list[str] = field([], metavar="FILE", group="")
+    scores: list[str] = field([], metavar="FILE")
     """Scores of Kaldi lists, 'utterance-n number': a feature for each FILE."""
 
-    input: str | None = field(None, metavar="SOURCE", group="")
+    input: str | None = field(None, metavar="SOURCE")
     """The source texts, a line for each list."""
 
-    feature_weights: str | None = field(None, metavar="FILE", group="")
+    feature_weights: str | None = field(None, metavar="FILE")
     """Weights of the features, as --save-weights writes them (default: 1 for each RUN, 0 for other
     features)."""
 
@@ -68,20 +66,6 @@ class Rescore(Setting, Rescoring):
 
     seed: int | None = count(None)
     """Random seed of --tune and of the intervals."""
-
-    missing: str = choice("zero", MISSING, group="")
-    """What a feature counts in a hypothesis that lacks it: zero, which is more than any
-    log-probability, or the lowest of its list. A note says which, where one is missing."""
-
-    carry: bool = field(False, group="state and learning")
-    """Read each list in the state that the best hypothesis of the list before left."""
-
-    adapt: bool = field(False, group="state and learning")
-    """Learn from the best hypothesis of a list before scoring the next list."""
-
-    rule: str | None = choice(None, RULES, group="state and learning")
-    """Update rule of --adapt: nadam, sgd or rms (default: nadam, or that of the first RUN if it is
-    shipped)."""
 
     needs = {"tune": ["save_weights"]}
     excludes = {"compare": ["tune"], "feature_weights": ["tune"]}
@@ -111,11 +95,7 @@ def rescore(options: Rescore) -> Result | None:
     """
     runs = [Run.open(path) for path in options.run_folders]
     names = _names(options, runs)
-    request = Rescoring(carry=options.carry, missing=options.missing)
-    if options.adapt:
-        learning = runs[0].learning(options.rule, options.learning(), by_text=True)
-        learnt = Rescoring.fields_of({**learning, "adapt_weights": options.adapt_weights})
-        request = dataclasses.replace(request, adapt=True, **learnt)
+    request = Rescoring(**Rescoring.fields_of(options.arguments()))
     weights = rescoring.load_weights(options.feature_weights) if options.feature_weights else None
     lists = list(rescoring.read_nbest(options.nbest, format=options.format, scores=options.scores))
     # Mistakes are told before anything is scored.
@@ -137,12 +117,8 @@ def rescore(options: Rescore) -> Result | None:
     quietly("dualnet.extras.rescoring.rescoring")
     from dualnet.extras.rescoring.rescoring import rescored
 
-    statistics = None
-    if options.rule == "rms":
-        readers = {name: run for name, run in zip(names, runs) if not run.translates}
-        statistics = {name: run.training_text() for name, run in readers.items()}
     models = {name: run.model() for name, run in zip(names, runs)}
-    found = rescored(models, lists, request, weights, sources, statistics)
+    found = rescored(models, lists, request, weights, sources)
     if references is None:
         _write(options, found)
         return None
@@ -187,25 +163,23 @@ def _tune(
     options: Rescore, lists: list[NBest], references: list[str], weights: Mapping[str, float]
 ) -> Result:
     """Learn weights, print what they are worth, and write them and the lists."""
-    name, missing, seed = _metric(options), options.missing, options.seed or 0
+    name, missing = _metric(options), options.missing
+    how: dict[str, Any] = {"metric": name, "missing": missing, "seed": options.seed or 0}
     if options.tune:
-        weights = rescoring.tune(lists, references, metric=name, missing=missing, seed=seed)
-    comparison = rescoring.compare(
-        lists, references, weights, metric=name, missing=missing, seed=seed
-    )
-    figures = dataclasses.asdict(comparison)
+        weights = rescoring.tune(lists, references, **how)
+    figures = dataclasses.asdict(rescoring.compare(lists, references, weights, **how))
     about = {"metric": name, "lists": len(lists), "missing": missing}
     if options.save_weights is not None:
         rescoring.save_weights(options.save_weights, weights, **about, **figures["rescored"])
     if options.output is not None:
         _write(options, (weighted(nbest, weights, missing) for nbest in lists))
-    result = {**about, **figures, "weights": weights}
     rows = [
         [what, f"{figure['value']:.2f}", f"{figure['low']:.2f} to {figure['high']:.2f}"]
         for what, figure in figures.items()
     ]
     features = [[name, f"{weight:.6g}"] for name, weight in weights.items()]
     table = Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)
+    result = {**about, **figures, "weights": weights}
     return Result(result, table, Table(["feature", "weight"], features))
 
 
@@ -214,11 +188,8 @@ def _write(options: Rescore, lists: Iterable[NBest]) -> None:
     if options.output is not None and not options.best:
         write_nbest(options.output, lists, format=options.format)
         return
-    lines: Iterable[str]
-    if options.best:
-        lines = (_best_line(nbest, options.format) for nbest in lists)
-    else:
-        lines = itertools.chain.from_iterable(lines_of(nbest, options.format) for nbest in lists)
+    of_list = _best_lines if options.best else lines_of
+    lines = (line for nbest in lists for line in of_list(nbest, options.format))
     if options.output is None:
         for line in lines:
             print(printable(line))
@@ -227,9 +198,8 @@ def _write(options: Rescore, lists: Iterable[NBest]) -> None:
         file.writelines(f"{line}\n".encode() for line in lines)
 
 
-def _best_line(nbest: NBest, format: str) -> str:
-    best = nbest.best
+def _best_lines(nbest: NBest, format: str) -> list[str]:
     if format == "trees":
-        return str(best.rest)
-    line = re.sub("\r\n|[\r\n]", " ", best.text)
-    return f"{nbest.id} {line}".rstrip(" ") if format == "kaldi" else line
+        return [str(nbest.best.rest)]
+    line = re.sub("\r\n|[\r\n]", " ", nbest.best.text)
+    return [f"{nbest.id} {line}".rstrip(" ") if format == "kaldi" else line]

@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import check_output_file, sha256_of
+from dualnet._files import check_output_file
 from dualnet.cli import console
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table
-from dualnet.cli.evaluating import Learns, learning_of
+from dualnet.cli.evaluating import Learns, with_published_rule
 from dualnet.cli.options import OfRun, OfTexts, name_of, open_language_model
-from dualnet.cli.outputs import FORMATS, Output, Row
+from dualnet.cli.outputs import FORMATS, Lines, Parts, Row
 from dualnet.corpora.records import WHOLE, Block, Records
 from dualnet.corpora.sentence_pairs import files_of_pairs, pair_of
 from dualnet.requests import Scoring, Surprising
 from dualnet.runs import Run
-from dualnet.runs.folder import WEIGHTS
 from dualnet.text.files import Line
 
 if TYPE_CHECKING:
@@ -145,18 +144,14 @@ def _totals(options: Score, scorer: "TextScorer", rows: list[Row] | None = None)
 def _surprisal(options: Score, texts: Records) -> Result | None:
     """Print or write the surprisal of texts: rows with tabs between, as they come, or JSON."""
     run = open_language_model(options.run_folder)
-    request = {**options.arguments(), "rule": None}
-    if options.adapt:
-        corpus = run.trained_on.get("name", "")
-        request |= learning_of(run, options.rule, options.learning(), corpus, by_text=True)
-    asked = Surprising(**Surprising.fields_of(request))
+    settings, corpus = Surprising.fields_of(options.changed()), run.trained_on.get("name", "")
+    request = Surprising(**with_published_rule(settings, run, corpus, by_text=True))
     scorers = console.quietly("dualnet.scorers")
     from dualnet.adaptation.surprisals import surprisals
 
-    statistics = run.training_text() if options.adapt and asked.rule == "rms" else None
     model = run.model()
-    with surprisals(model, asked, statistics=statistics) as of_texts:
-        scorer = scorers.SurprisalScorer(model, asked, of_texts)
+    with surprisals(model, request) as of_texts:
+        scorer = scorers.SurprisalScorer(model, request, of_texts)
         rows = _rows(options, run, texts, scorer)
         if options.output is None:
             return _printed(options, rows, scorer)
@@ -177,19 +172,16 @@ def _rows(
 
     `item` makes of a line what the scorer reads.
     """
-    output = None
-    if options.output is not None:
-        weights = run.path / WEIGHTS if run.is_folder else run.path
-        settings = {name: value for name, value in options.changed().items() if name in DECISIVE}
-        settings |= {"bytes": records.size, "weights": sha256_of(weights)}
-        if len(records.paths) > 1:  # in another order, they have other numbers
-            settings["files"] = [Path(path).name for path in records.paths]
-        path, resume = Path(options.output), options.resume
-        output = Output(path, scorer, settings, shard=options.part(), resume=resume)
-    blocks = _scored(options, records, scorer, item, after=output.after if output else 0)
-    if output is None:
-        return (rows for _, rows in blocks)
-    output.write(blocks)
+    if options.output is None:
+        return (rows for _, rows in _scored(options, records, scorer, item))
+    settings = {name: value for name, value in options.changed().items() if name in DECISIVE}
+    settings |= {"bytes": records.size, "weights": run.weights_sha256}
+    if len(records.paths) > 1:  # in another order, they have other numbers
+        settings["files"] = [Path(path).name for path in records.paths]
+    path = Path(options.output)
+    format = Parts if path.suffix == ".parquet" else Lines
+    output = format(path, scorer, settings, shard=options.part(), resume=options.resume)
+    output.write(_scored(options, records, scorer, item, after=output.after))
     return iter(())
 
 
@@ -198,8 +190,7 @@ def _scored(
     records: Records,
     scorer: "Scorer",
     item: Callable[[Line], Any],
-    *,
-    after: int,
+    after: int = 0,
 ) -> Iterator[tuple[Block, list[Row]]]:
     """Yield each block of records and its rows."""
     shows = options.output is not None or not sys.stdout.isatty()
@@ -274,28 +265,24 @@ def minimal_pairs(options: MinimalPairs) -> Result | None:
     for _ in blocks:
         pass
     totals, overall = scorer.totals, scorer.totals.overall
+    groups = {"UID": totals.by_uid, "field": totals.by_field}
     result = {
         **_accuracy(overall),
         "mean_accuracy": totals.mean_accuracy,
         "unknown": totals.unknown,
-        "UID": {name: _accuracy(accuracy) for name, accuracy in totals.by_uid.items()},
-        "field": {name: _accuracy(accuracy) for name, accuracy in totals.by_field.items()},
+        **{group: {name: _accuracy(of[name]) for name in of} for group, of in groups.items()},
         "model": name_of(run, model),
     }
-    groups = {"UID": totals.by_uid, "field": totals.by_field, "overall": {"": overall}}
-    rows = [
-        [group, name, f"{accuracy.accuracy:.1%}",
-         " to ".join(f"{100 * bound:.1f}" for bound in accuracy.interval),
-         str(accuracy.pairs), str(accuracy.ties)]
-        for group, accuracies in groups.items()
-        for name, accuracy in accuracies.items()
-    ]  # fmt: skip
+    rows = []
+    for group, accuracies in {**groups, "overall": {"": overall}}.items():
+        for name, accuracy in accuracies.items():
+            low, high = (f"{100 * bound:.1f}" for bound in accuracy.interval)
+            share, interval = f"{accuracy.accuracy:.1%}", f"{low} to {high}"
+            rows.append([group, name, share, interval, accuracy.pairs, accuracy.ties])
     table = Table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
-    note = (f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
-            f"{totals.mean_accuracy:.1%}; a tie counts as wrong")  # fmt: skip
-    return Result(result, table, note)
+    note = f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
+    return Result(result, table, f"{note}{totals.mean_accuracy:.1%}; a tie counts as wrong")
 
 
 def _accuracy(result: "Accuracy") -> dict[str, object]:
-    names = ("accuracy", "interval", "pairs", "correct", "ties")
-    return {name: getattr(result, name) for name in names}
+    return {"accuracy": result.accuracy, "interval": result.interval, **vars(result)}

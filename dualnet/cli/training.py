@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError, StrPath, check_count, check_rate, is_number
+from dualnet._checks import ArgumentError, check_choice, check_count, check_rate, is_number
 from dualnet._fields import count, field
 from dualnet._files import check_new
 from dualnet.cards import Card
@@ -21,8 +21,8 @@ from dualnet.cli.options import (
 )
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import Run
-from dualnet.runs.folder import CARD, EARLY_FILES
-from dualnet.runs.shipped import card_of_run, find_run
+from dualnet.runs.folder import EARLY_FILES
+from dualnet.runs.shipped import card_of_run
 
 if TYPE_CHECKING:
     from dualnet import training
@@ -91,30 +91,32 @@ def train(options: Train) -> Result:
         dualnet train encdec --pairs multi30k --source en --target de --output runs/en-de
         dualnet train dual_lstm --output runs/dual --resume
     """  # noqa: E501
-    model = _model_to_train(options)
+    card = zoo.card(options.name)
+    if options.card_for is not None:
+        check_choice("--card-for", options.card_for, card.corpora)
+        card = zoo.card(options.name, options.card_for)
+    model = options.name if options.card_for is None else card
     if options.weights is not None and not options.resume:
         Run.open(options.weights, name="weights")
     _check_training(options)
-    corpus = _corpus_or_pairs(options, _card_of_pairs(model, options.pairs))
-    read_as = options.reading() if options.pairs is None else {}
+    corpus = _corpus_or_pairs(options, card)
     training = quietly("dualnet.training", seeds=True)
-    settings = {**read_as, **options.settings}
+    settings = {**(options.reading() if options.pairs is None else {}), **options.settings}
     if options.dry_run:
         return _dry_run(options, model, corpus, settings)
     own = {"name", "card_for", "dry_run", *ReadingPairs.names()}
-    settings = {**options.arguments_of(*own), **settings}
+    settings |= options.arguments_of(*own)
     if options.seeds is None:
         return _result(training.train(model, corpus, **settings))
     result = training.train_seeds(model, corpus, **settings)
     mean, deviation = result["mean"], result["deviation"]
     digits = {key: 3 if "bits" in key else 2 for key in SEEDS if key in mean}
     rows = [
-        [str(run["seed"]), str(run["best_epoch"]), *(f"{run[k]:.{n}f}" for k, n in digits.items())]
+        [run["seed"], run["best_epoch"], *(f"{run[k]:.{n}f}" for k, n in digits.items())]
         for run in result["runs"]
     ]
-    rows.append(
-        ["mean", "", *(f"{mean[k]:.{n}f} ± {deviation[k]:.{n}f}" for k, n in digits.items())]
-    )
+    means = (f"{mean[k]:.{n}f} ± {deviation[k]:.{n}f}" for k, n in digits.items())
+    rows.append(["mean", "", *means])
     return Result(result, Table(["seed", "best epoch", *(SEEDS[key] for key in digits)], rows))
 
 
@@ -135,57 +137,32 @@ def _dry_run(
     return Result(result, f"{told_time(seconds, epochs)} Nothing was written.")
 
 
-def _model_to_train(options: Train) -> str | Card:
-    """Return MODEL, or its card for the corpus of `--card-for`."""
-    name, corpus = options.name, options.card_for
-    corpora = zoo.card(name).corpora
-    if corpus is None:
-        return name
-    if corpus not in corpora:
-        required = f"must be one of {', '.join(corpora)}, which the card of {name!r} lists."
-        raise ArgumentError("--card-for", f"{required} Received: {corpus!r}.")
-    return zoo.card(name, corpus)
-
-
-def _card_of_pairs(model: str | Card, pairs: str | None) -> Card | None:
-    """Return the card whose tokeniser `pairs` get: of `--card-for`, or of the folder's name."""
-    if isinstance(model, Card) or pairs is None:
-        return model if isinstance(model, Card) else None
-    name = Path(pairs).resolve().name
-    return zoo.card(model, name) if name in zoo.card(model).corpora else None
-
-
-def _corpus_or_pairs(options: Train, card: Card | None = None) -> str | Corpus | PairCorpus:
+def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:
     """Return the corpus of `train`, or what names it; of `--pairs`, or of the run to resume.
 
-    Pairs that `card` is for have as many tokens as it says, by default.
+    Pairs have the tokenisers of the RUN to go on from, if there is one. By default, those that
+    `card` lists have as many tokens as it says.
     """
-    folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "")
+    folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "").resolve()
     if options.pairs is None:
         if options.corpus is None and not options.resume:
             message = "must be given, or --pairs for a model that translates. Received: none."
             raise ArgumentError("--corpus", message)
         return options.corpus or Run.open_folder(folder).corpus()
-    if options.resume and (run := _run_with_tokenizer(folder)):
-        most = run.trained_on.get("pairs", {}).get("max_tokens")
-        own = (run.source_vocabulary, run.vocabulary)
-        return options.read_pairs(tokenizer=own, max_tokens=options.max_tokens or most)
-    start = options.weights or (options.name if card_of_run(options.name) else "")
-    asked = options.asked_tokenizers()
-    if asked is None and start and (run := _run_with_tokenizer(start)):
-        asked = (run.source_vocabulary, run.vocabulary)
-    if asked is None and card is not None and (size := card.config.get("vocabulary_size")):
-        asked = f"bpe:{size}"
-    return options.read_pairs(tokenizer=asked)
-
-
-def _run_with_tokenizer(path: StrPath) -> Run | None:
-    """Return the RUN folder `path` if it holds a card and a tokeniser, else None."""
-    folder = find_run(path)
-    if not (folder / CARD).is_file():
-        return None
-    run = Run.open_folder(folder)
-    return run if run.has_vocabulary else None
+    settings = {"tokenizer": options.asked_tokenizers()}
+    start = folder if options.resume else options.weights or options.name
+    run = Run.open_folder(start) if card_of_run(start) else None
+    name = options.card_for or Path(options.pairs).resolve().name
+    is_open = options.resume or settings["tokenizer"] is None
+    if run is not None and run.has_vocabulary and is_open:
+        settings["tokenizer"] = run.source_vocabulary, run.vocabulary
+        if options.resume:
+            most = run.trained_on.get("pairs", {}).get("max_tokens")
+            settings["max_tokens"] = options.max_tokens or most
+    elif is_open and name in card.corpora:
+        size = zoo.card(options.name, name).config.get("vocabulary_size")
+        settings["tokenizer"] = size and f"bpe:{size}"
+    return options.read_pairs(**settings)
 
 
 def gate(options: Gate) -> Result:

@@ -25,7 +25,6 @@ from dualnet.cli.options import (
 from dualnet.requests import (
     Beaming,
     Drawing,
-    DynamicEvaluating,
     Exporting,
     Looking,
     Translating,
@@ -72,8 +71,6 @@ def look(options: Look) -> Result:
         dualnet look runs/lstm runs/dual article.txt --adapt --output page.html
     """
     runs = [open_language_model(run) for run in options.run_folders or require_shipped("RUN")]
-    for run in runs if options.adapt else []:
-        DynamicEvaluating(**run.learning(options.rule, options.learning()))
     for path in (*(run.path for run in runs), options.file):
         if path and os.path.realpath(path) == os.path.realpath(options.output):
             required = "must not be a file that is read."
@@ -82,19 +79,13 @@ def look(options: Look) -> Result:
     check_reading(text)
     looking = quietly("dualnet.looking")
     settings = Looking.fields_of(options.changed())
-    if options.rule == "rms":
-        settings["statistics"] = runs[0].training_text()
     page = looking.look([str(run.path) for run in runs], text, **settings)
     page.save(options.output)
     if page.segment is not None and page.units <= page.segment:
-        print(f"The text has {page.units} tokens, and the first step comes after {page.segment}: "
-              "nothing is learnt. Try --set sequence_length=5.",
-              file=sys.stderr)  # fmt: skip
+        note = f"The text has {page.units} tokens, and the first step comes after {page.segment}: "
+        print(f"{note}nothing is learnt. Try --set sequence_length=5.", file=sys.stderr)
     head = ["fixed weights", *["learning"] * options.adapt, "model"]
-    rows = [
-        [*(number(value) for key, value in row.items() if key != "name"), row["name"]]
-        for row in page.perplexities
-    ]
+    rows = [[*map(number, figures), name] for name, *figures in map(dict.values, page.perplexities)]
     tokens = f"{page.units:,} token{'s' * (page.units != 1)}"
     return Result(
         {"output": options.output, "tokens": page.units, "models": page.perplexities},
@@ -114,9 +105,6 @@ class Generate(OfTexts, Drawing):
     texts: list[str] | None = field(None, flags=["--prompt"], action="append", metavar="TEXT")
     """Prompt to continue; repeatable."""
 
-    temperature: float | None = field(None, metavar="T")  # type: ignore[assignment]
-    """Divide the logits by it: low values give likelier text (default: 1)."""
-
     greedy: bool = False
     """Always take the likeliest token."""
 
@@ -133,8 +121,8 @@ def generate(options: Generate) -> Result | None:
         dualnet generate runs/dual --prompt "The cat" --temperature 0.8 --seed 1
     """
     settings = Drawing.fields_of(options.arguments())
-    if options.temperature is None:
-        settings["temperature"] = 0.0 if options.greedy else 1.0
+    if options.greedy:
+        settings["temperature"] = 0.0
     if options.seed is None and options.beam is None:
         settings["seed"] = secrets.randbits(32)
     prompts = options.lines()

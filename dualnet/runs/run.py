@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dualnet import corpora
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._data import list_tables
-from dualnet._files import read_json, sha256_of, write_whole
+from dualnet._files import read_json, sha256_of
 from dualnet._toml import OTHERS, check_keys, read_toml
 from dualnet.cards import CARD_SCHEMA, Card
 from dualnet.corpora import Corpus, PairCorpus
@@ -26,8 +24,6 @@ from dualnet.text.loading import TOKENIZER_FILES
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
 
-LEARNING = "learning.json"  # in it: the learning rates that were found for dynamic evaluation
-FOUND = ("learning_rate", "perplexity", "static_perplexity", "weights")  # what a record adds
 REQUIRED = ("name", "builder", "seed", "corpus", "config", "recipe")  # what it needs of its card
 
 
@@ -260,56 +256,11 @@ class Run:
         self.check_sums((files.RESULTS,))
         return read_json(file)
 
-    # --- learning
-
-    def learning(
-        self, rule: str | None, settings: Mapping[str, Any], *, by_text: bool = False
-    ) -> dict[str, Any]:
-        """Return the rule and the settings by which the model learns at test time.
-
-        Without a `rule` they are those that a shipped model's own figures were made with, and
-        "nadam" for any other; `settings` replace them. `by_text`, or `by_sentence` in `settings`,
-        says where the model learns: there is then no `sequence_length`.
-
-        Example:
-
-        >>> from dualnet.runs import Run
-        >>> run = Run.open("dual_lstm.wikitext-2")
-        >>> run.learning("sgd", {"learning_rate": 0.001})
-        {'rule': 'sgd', 'learning_rate': 0.001}
-        """
-        own: dict[str, Any] = {"rule": rule or "nadam"}
-        if rule is None and self.is_shipped:
-            dynamic = self.results["dynamic"]
-            own = {"rule": dynamic["rule"], **dynamic["settings"]}
-            if by_text or settings.get("by_sentence"):
-                own.pop("sequence_length", None)
-        return {**own, **settings}
-
-    def found_rate(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the record that `keep_rate` kept under `key` for the present weights, or None."""
-        # An older record of all weights has no key `adapt`.
-        records = ({"adapt": None, **record} for record in self._found_rates())
-        same = (record for record in records if key.items() <= record.items())
-        return next((record for record in same if record.keys() <= {*key, *FOUND}), None)
-
-    def keep_rate(self, record: Mapping[str, Any]) -> None:
-        """Keep a learning rate in the folder, if that may be written to."""
-        records = [*self._found_rates(), {**record, "weights": self._weights}]
-        with contextlib.suppress(OSError):
-            write_whole(self.path / LEARNING, json.dumps(records, indent=2) + "\n")
-
-    def _found_rates(self) -> list[dict[str, Any]]:
-        file = self.path / LEARNING
-        try:
-            records = read_json(file) if file.is_file() else []
-            return [record for record in records if record["weights"] == self._weights]
-        except (ValueError, TypeError, KeyError):  # damaged: they are found again
-            return []
-
     @functools.cached_property
-    def _weights(self) -> str:
-        """The checksum of the weights."""
+    def weights_sha256(self) -> str:
+        """The checksum of the weights, or of the whole `.keras` file."""
+        if not self.is_folder:
+            return sha256_of(self.path)
         recorded = files.read_sums(self.path).get(files.WEIGHTS)
         return recorded[0] if recorded else sha256_of(self.path / files.WEIGHTS)
 
@@ -317,8 +268,8 @@ class Run:
         """Return the ids of the text that the model was trained on, for the rule "rms"."""
         about = self.trained_on  # {} for a file
         if about.get("source") == about.get("name") not in corpora.NAMES:  # shipped, or made of it
-            message = "rms needs the text that the model was trained on, which is unknown for"
-            raise ArgumentError("--rule", f"{message} {self.path.name!r}. Choose sgd or nadam.")
+            message = "'rms' needs the text that the model was trained on, which is unknown for"
+            raise ArgumentError("rule", f"{message} {self.path.name!r}. Choose sgd or nadam.")
         return self.corpus().train
 
 

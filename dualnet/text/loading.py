@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dualnet._checks import ArgumentError, StrPath, check_choice
-from dualnet._files import read_bounded
+from dualnet._files import read_regular
 from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, byte_units, parsed
 from dualnet.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
 
-LARGEST_FILE = 64 * 10**6  # bytes; that of a vocabulary of 250,000 has 17 million
 FORMATS = {
     ".json": "tokenizer.json of Hugging Face's `tokenizers`",
     ".model": "tokenizer.model of SentencePiece",
@@ -52,7 +51,7 @@ def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = 
     if suffix is None:
         return Vocabulary.load(path, lowercase=lowercase, documents=documents)
     try:
-        data = read_bounded(path, LARGEST_FILE)
+        data = read_regular(path)
         if suffix == ".model":
             return SentencePieceTokenizer(base64.b64encode(data).decode(), documents, lowercase)
         text = data.decode("utf-8-sig")
