@@ -28,7 +28,7 @@ from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
-from dualnet.requests import AUTO, Learning, Teaching, TeachingArguments
+from dualnet.requests import AUTO, AdaptationRule, LearnerRule, LearnerRuleArguments
 from dualnet.text.plain_text import check_line, check_text
 
 __all__ = ["Learner", "read_many"]
@@ -140,9 +140,9 @@ class Learner:
         adapt: str | Sequence[str] = "connection",
         *,
         statistics: GradientStatistics | None = None,
-        **settings: Unpack[TeachingArguments],
+        **settings: Unpack[LearnerRuleArguments],
     ) -> None:
-        request: Learning = with_own_settings(model, Teaching.of(settings), by_text=False)
+        request: AdaptationRule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
         request = dataclasses.replace(request, rule=request.rule or "sgd")
         if request.learning_rate == AUTO:
             way_out = " dynamic_evaluation(..., adapt=...) finds one."
@@ -245,7 +245,7 @@ class Learner:
             about = json.loads(arrays.pop("about").tobytes())
             if (about["format"], about["checksum"]) == (FORMAT, checksum):
                 learner = cls.__new__(cls)
-                settings = Teaching.of({"rule": about["rule"], **about["settings"]}).of_rule()
+                settings = LearnerRule.of({"rule": about["rule"], **about["settings"]}).of_rule()
                 learner._begin(model, about["adapt"], about["rule"], settings)
                 return learner._with(arrays, about)
         except Exception as error:  # of a damaged file, any

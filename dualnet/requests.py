@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -142,7 +142,7 @@ class EvaluatingArguments(ReadingArguments, MeasuringArguments, total=False):
 # Default settings of the rules of dynamic evaluation, where the search for a learning rate begins.
 # The step sizes of "nadam" (within the paper's range) and "sgd" are our choice, tuned on PTB's
 # validation text with 200 units; those of "rms" are the released defaults of Krause et al.
-RULES: dict[str, dict[str, Any]] = {
+RULES: dict[str, dict[str, float]] = {
     "nadam": {"learning_rate": 3e-5, "beta_1": 0.0, "sequence_length": 50},
     "sgd": {"learning_rate": 0.1, "decay": 0.0, "sequence_length": 20},
     "rms": {"learning_rate": 5e-5, "decay": 0.002, "epsilon": 2e-5, "sequence_length": 5},
@@ -152,7 +152,7 @@ RULES: dict[str, dict[str, Any]] = {
 AUTO = "auto"
 
 
-def check_rate_or_auto(name: str, value: Any) -> None:
+def check_rate_or_auto(name: str, value: object) -> None:
     """Raise `ValueError` unless `value` is a positive number or "auto"."""
     if not isinstance(value, str):
         _checks.check_positive(name, value)
@@ -160,7 +160,7 @@ def check_rate_or_auto(name: str, value: Any) -> None:
         raise ArgumentError(name, 'must be a number above 0, or "auto".', **{name: value})
 
 
-def check_weights(name: str, value: Any) -> None:
+def check_weights(name: str, value: object) -> None:
     """Raise `ValueError` unless `value` is a text, or a list of at least one."""
     items = [value] if isinstance(value, str) else value
     are_names = isinstance(items, (list, tuple)) and all(isinstance(x, str) and x for x in items)
@@ -169,7 +169,7 @@ def check_weights(name: str, value: Any) -> None:
         raise ArgumentError(name, required, **{name: value})
 
 
-class Learning(Settings):
+class AdaptationRule(Settings):
     """The rule by which weights learn from a text."""
 
     group = "learning while reading"
@@ -209,8 +209,8 @@ class Learning(Settings):
 
         Example:
 
-        >>> from dualnet.requests import Learning
-        >>> Learning(rule="sgd", decay=0.1).of_rule()
+        >>> from dualnet.requests import AdaptationRule
+        >>> AdaptationRule(rule="sgd", decay=0.1).of_rule()
         {'learning_rate': 0.1, 'decay': 0.1, 'sequence_length': 20}
         """
         rule = self.rule or "nadam"
@@ -227,8 +227,8 @@ class Learning(Settings):
         return settings
 
 
-class LearningArguments(TypedDict, total=False):
-    """The fields of `Learning`."""
+class AdaptationRuleArguments(TypedDict, total=False):
+    """The fields of `AdaptationRule`."""
 
     rule: str | None
     learning_rate: float | str | None
@@ -238,7 +238,7 @@ class LearningArguments(TypedDict, total=False):
     clipnorm: float | None
 
 
-class DynamicEvaluating(Reading, Learning):
+class DynamicEvaluating(Reading, AdaptationRule):
     """How the loss of a model on a text is computed while its weights learn from it."""
 
     adapt: str | Sequence[str] | None = field(
@@ -269,13 +269,13 @@ class DynamicEvaluating(Reading, Learning):
         return self.adapt
 
 
-class DynamicEvaluatingArguments(LearningArguments, ReadingArguments, total=False):
+class DynamicEvaluatingArguments(AdaptationRuleArguments, ReadingArguments, total=False):
     """The fields of `DynamicEvaluating`."""
 
     adapt: str | Sequence[str] | None
 
 
-class Teaching(Learning):
+class LearnerRule(AdaptationRule):
     """How a `Learner` learns from what it reads."""
 
     sequence_length: int | None = count(None, least=1)
@@ -289,13 +289,13 @@ class Teaching(Learning):
     """float above 0. By default that of the rule, see `RULES`."""
 
 
-class TeachingArguments(LearningArguments, total=False):
-    """The fields of `Teaching`."""
+class LearnerRuleArguments(AdaptationRuleArguments, total=False):
+    """The fields of `LearnerRule`."""
 
     sequence_length: int | None
 
 
-class Adapting(Learning):
+class AdaptingTexts(AdaptationRule):
     """How weights learn from the texts that are read, if they do."""
 
     group = "learning while reading"
@@ -310,31 +310,26 @@ class Adapting(Learning):
     """str or list of str. Which weights learn, as `adapt` of `dynamic_evaluation`: "all" (default),
     "connection", "matrix:16" and others."""
 
-    needs = {"adapt": [*Learning.names(), "sequence_length", "adapt_weights"]}
+    needs = {"adapt": [*AdaptationRule.names(), "sequence_length", "adapt_weights"]}
 
     def which(self) -> str | Sequence[str] | None:
         return self.adapt_weights
 
-    def learning(self) -> dict[str, Any]:
-        """Return the settings of the rule that were given."""
-        names = (*Learning.names()[1:], "sequence_length")
-        return {name: value for name, value in self.changed().items() if name in names}
-
-    def check_adapts(self, values: Mapping[str, Any]) -> None:
+    def check_adapts(self, **values: object) -> None:
         """Raise `ArgumentError` for a value that needs `adapt`, if that is False."""
         for name, value in values.items():
             if value is not None and not self.adapt:
                 raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
 
 
-class AdaptingArguments(LearningArguments, total=False):
-    """The fields of `Adapting`."""
+class AdaptingTextsArguments(AdaptationRuleArguments, total=False):
+    """The fields of `AdaptingTexts`."""
 
     adapt: bool
     adapt_weights: str | Sequence[str] | None
 
 
-class Surprising(Scoring, Adapting):
+class Surprising(Scoring, AdaptingTexts):
     """How the surprisal of texts is computed."""
 
     entropy: bool = False
@@ -350,7 +345,7 @@ class Surprising(Scoring, Adapting):
     needs = {"words": ["split_punctuation"]}
 
 
-class SurprisingArguments(AdaptingArguments, total=False):
+class SurprisingArguments(AdaptingTextsArguments, total=False):
     """The fields of `Surprising`."""
 
     temperature: float
@@ -359,7 +354,7 @@ class SurprisingArguments(AdaptingArguments, total=False):
     split_punctuation: bool
 
 
-class Looking(Scoring, Adapting):
+class Looking(Scoring, AdaptingTexts):
     """How the models of a page read its text."""
 
     group = "learning while reading"
@@ -372,7 +367,7 @@ class Looking(Scoring, Adapting):
     it is scored, as in `dualnet.dynamic_evaluation`. The model itself does not change."""
 
 
-class LookingArguments(AdaptingArguments, total=False):
+class LookingArguments(AdaptingTextsArguments, total=False):
     """The fields of `Looking`."""
 
     temperature: float
@@ -382,7 +377,7 @@ class LookingArguments(AdaptingArguments, total=False):
 MISSING = ("zero", "lowest")
 
 
-class Rescoring(Adapting):
+class Rescoring(AdaptingTexts):
     """How n-best lists are read."""
 
     group = "state and learning"
@@ -400,7 +395,7 @@ class Rescoring(Adapting):
     The model itself does not change."""
 
 
-class RescoringArguments(AdaptingArguments, total=False):
+class RescoringArguments(AdaptingTextsArguments, total=False):
     """The fields of `Rescoring`."""
 
     carry: bool

@@ -122,7 +122,7 @@ def test_a_function_shows_the_settings_that_it_takes(function, request_class):
         (requests.ReadingCorpusArguments, requests.ReadingCorpus),
         (requests.EvaluatingArguments, requests.Evaluating),
         (requests.DynamicEvaluatingArguments, requests.DynamicEvaluating),
-        (requests.TeachingArguments, requests.Teaching),
+        (requests.LearnerRuleArguments, requests.LearnerRule),
         (requests.SurprisingArguments, requests.Surprising),
         (requests.LookingArguments, requests.Looking),
         (requests.RescoringArguments, requests.Rescoring),

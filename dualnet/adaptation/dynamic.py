@@ -26,7 +26,7 @@ from dualnet.builders import LanguageModel, check_language_model, names_in
 from dualnet.devices import num_devices, whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
-from dualnet.requests import DynamicEvaluating, DynamicEvaluatingArguments, Learning
+from dualnet.requests import AdaptationRule, DynamicEvaluating, DynamicEvaluatingArguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +203,7 @@ _idle: WeakKeyDictionary[LanguageModel, tuple[list[Any], AdaptedCopy]] = WeakKey
 @contextlib.contextmanager
 def adapting(
     model: LanguageModel,
-    request: Learning,
+    request: AdaptationRule,
     *,
     temperature: float = 1.0,
     statistics: Any = None,

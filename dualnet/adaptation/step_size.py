@@ -19,7 +19,7 @@ from dualnet.builders import LanguageModel
 from dualnet.builders.wrapping_stations import Cache
 from dualnet.corpora.sentence_batches import sentence_ends
 from dualnet.evaluation.arguments import check_tokens, perplexity_of, vocabulary_with_eos
-from dualnet.requests import AUTO, Learning
+from dualnet.requests import AUTO, AdaptationRule
 
 LEARNING = "learning.json"  # in a RUN folder: the learning rates that were found
 FOUND = ("learning_rate", "perplexity", "static_perplexity", "weights")  # beside the settings
@@ -29,7 +29,9 @@ FACTORS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)  # of the default
 LEAST_GAIN = 0.005  # of the perplexity
 
 
-def with_own_settings(model: LanguageModel, request: Learning, *, by_text: bool) -> Learning:
+def with_own_settings(
+    model: LanguageModel, request: AdaptationRule, *, by_text: bool
+) -> AdaptationRule:
     """Return `request` with the rule and settings of a shipped model, if it names no rule."""
     run = model.run
     if request.rule is not None or run is None or not run.is_shipped:
@@ -46,7 +48,7 @@ class StepSize:
 
     Args:
         model: `LanguageModel`.
-        request: `Learning`, whose rule is known.
+        request: `AdaptationRule`, whose rule is known.
         by_text: Whether texts or sentences are learnt from one by one.
         temperature: float. What the logits are divided by.
         valid: int tokens to find it on; None for the validation text of the model's RUN.
@@ -55,7 +57,7 @@ class StepSize:
     def __init__(
         self,
         model: LanguageModel,
-        request: Learning,
+        request: AdaptationRule,
         *,
         by_text: bool,
         temperature: float = 1.0,

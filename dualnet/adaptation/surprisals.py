@@ -86,7 +86,7 @@ def surprisals(
     It may be called again and again, each time with the number of the first text. With `adapt`,
     a copy of the weights adapts to each text.
     """
-    request.check_adapts({"keep": keep or None, "statistics": statistics})
+    request.check_adapts(keep=keep or None, statistics=statistics)
     vocabulary, eos_id = vocabulary_with_eos(model)
     if request.adapt:
         check_sentences(model, "adapt")

@@ -28,10 +28,10 @@ from dualnet.corpora.corpus import NAMES, load_whole
 from dualnet.metrics import METRICS
 from dualnet.requests import (
     RULES,
+    AdaptationRule,
     Dividing,
     DynamicEvaluating,
     Evaluating,
-    Learning,
     Translating,
     check_temperature,
 )
@@ -68,7 +68,7 @@ class TextOfRun(OfCorpus, OfRun, Dividing):
     needs = {"corpus": ["fractions"]}
 
 
-class Learns(Setting):
+class ChoosesRule(Setting):
     """How weights learn while they read."""
 
     group = "learning while reading"
@@ -78,7 +78,7 @@ class Learns(Setting):
     of the model has them (default: nadam; shipped models have a rule of their own)."""
 
 
-class Adapt(TextOfRun, Learns, DynamicEvaluating):
+class Adapt(TextOfRun, ChoosesRule, DynamicEvaluating):
     """Options of `adapt`."""
 
     group = "learning while reading"
@@ -116,7 +116,7 @@ class Evaluate(Adapt, Evaluating, Pairs):
     rouge (headlines) (default: sacrebleu)."""
 
     needs = {
-        "dynamic": ["plot", "keep", "adapt", *Learning.names()],
+        "dynamic": ["plot", "keep", "adapt", *AdaptationRule.names()],
         "mc_dropout_samples": ["seed"],
     }
     excludes = {

@@ -16,7 +16,7 @@ from dualnet._files import check_output_file
 from dualnet.cli import console
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table
-from dualnet.cli.evaluating import Learns, with_published_rule
+from dualnet.cli.evaluating import ChoosesRule, with_published_rule
 from dualnet.cli.options import OfRun, OfTexts, name_of, open_language_model
 from dualnet.cli.outputs import FORMATS, Lines, Parts, Row
 from dualnet.corpora.records import WHOLE, Block, Records
@@ -77,7 +77,7 @@ class ScoredTexts(OfTexts, Streaming):
     """Texts that are scored."""
 
 
-class Score(ScoredTexts, Learns, Surprising):
+class Score(ScoredTexts, ChoosesRule, Surprising):
     """Options of `score`."""
 
     format: str | None = choice(None, ["surprisal"], metavar="surprisal", group="surprisal")

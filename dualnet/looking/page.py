@@ -117,7 +117,7 @@ def look(
         required = "must be given: look(models, text), or look(text=...) for the English ones."
         raise ArgumentError("text", required)
     request = Looking.of(settings)
-    request.check_adapts({"statistics": statistics})
+    request.check_adapts(statistics=statistics)
     check_reading(text)
     check_text("text", text)
     runs = {  # opened before the first model is loaded
@@ -132,8 +132,8 @@ def look(
     temperature = request.temperature
     readings = {name: [read(model, stream, temperature)] for name, model in loaded.items()}
     if request.adapt:
-        learning = {**request.learning(), "rule": request.rule, "adapt": request.adapt_weights}
-        dynamic = DynamicEvaluating(temperature=temperature, **learning)
+        asked = DynamicEvaluating.fields_of(request.arguments())
+        dynamic = DynamicEvaluating(**{**asked, "adapt": request.adapt_weights})
         for name, model in loaded.items():
             readings[name].append(read(model, stream, temperature, dynamic, statistics))
     data = _data(text, tokenizer, ids, offsets, readings)

@@ -1,10 +1,12 @@
 """A RUN folder: the files that it holds, and their checksums."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
@@ -14,6 +16,9 @@ from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import shipped
 from dualnet.text import Tokenizer
 from dualnet.text.loading import TOKENIZER_FILES
+
+if TYPE_CHECKING:
+    from dualnet.builders import LanguageModel
 
 CARD = "card.toml"
 WEIGHTS = "model.weights.h5"  # of the best epoch
@@ -48,8 +53,8 @@ def card_table(card: Card) -> dict[str, Any]:
     table = {key: getattr(card, key) for key in CARD_KEYS}
     table |= {"corpus": card.trained_on, "config": card.config, "recipe": card.recipe}
     table["parts"] = modules_of(card.config)
-    dropped = [key for key in ("note", "weights", "parts") if not table[key]]
-    return _without_none({key: table[key] for key in table if key not in dropped})
+    optional = ("note", "weights", "parts")
+    return _without_none({key: x for key, x in table.items() if x or key not in optional})
 
 
 def write_card(folder: Path, card: Card) -> None:
@@ -70,28 +75,30 @@ def _without_none(value: Any) -> Any:  # TOML has no None
 
 def corpus_table(corpus: Corpus | PairCorpus) -> dict[str, Any]:
     """Return the table `corpus` of a RUN's card, without what `corpora.load` does by default."""
+
+    def values(*names: str) -> dict[str, Any]:
+        return {name: getattr(corpus, name) for name in names}
+
     if isinstance(corpus, PairCorpus):
-        table = {key: getattr(corpus, key) for key in ("name", "lowercase", "sha256", "tokenizer")}
-        of_pairs = ("source", "target", "max_tokens", "files")
-        pairs = {key: getattr(corpus, key) for key in of_pairs}
+        table = values("name", "lowercase", "sha256", "tokenizer")
+        pairs = values("source", "target", "max_tokens", "files")
         return {**table, "source": corpus.folder, "pairs": pairs}
-    table = {key: getattr(corpus, key) for key in TRAINED_ON}
-    read_as = {key: getattr(corpus, key) for key in READ_AS if key != "documents"}
-    read_as |= {
+    read_as = {
+        **values("tokenizer", "vocabulary_size", "min_count"),
         "documents": corpus.vocabulary.documents,
         "fractions": corpus.fractions and list(corpus.fractions),
     }
-    return table | {key: value for key, value in read_as.items() if value != READ_AS[key]}
+    return values(*TRAINED_ON) | {key: x for key, x in read_as.items() if x != READ_AS[key]}
 
 
-def vocabularies_of(owner: Any) -> dict[str, Tokenizer]:
+def vocabularies_of(owner: Corpus | PairCorpus | LanguageModel) -> dict[str, Tokenizer]:
     """Return the tokenisers of a corpus or a model, by the names of their files."""
-    source = getattr(owner, "source_vocabulary", None)
-    by_prefix = {SOURCE: None if source == owner.vocabulary else source, "": owner.vocabulary}
-    return {prefix + t.file_name: t for prefix, t in by_prefix.items() if t is not None}
+    source, target = getattr(owner, "source_vocabulary", None), owner.vocabulary
+    files = {} if source in (None, target) else {SOURCE + source.file_name: source}
+    return files if target is None else {**files, target.file_name: target}
 
 
-def write_vocabularies(folder: Path, owner: Any) -> None:
+def write_vocabularies(folder: Path, owner: Corpus | PairCorpus | LanguageModel) -> None:
     """Write the tokenisers of a RUN folder, those of its corpus or model."""
     for name, tokenizer in vocabularies_of(owner).items():
         with checksummed(folder, name) as temporary:
@@ -127,12 +134,10 @@ def checksummed(folder: Path, name: str) -> Iterator[Path]:
 
 def read_sums(folder: Path) -> dict[str, list[str]]:
     """Return the checksums of each file of a RUN folder."""
-    if not (folder / SUMS).is_file():
-        return {}
+    file = folder / SUMS
     try:
-        sums = read_json(folder / SUMS)
-        return {name: [*map(str, sums[name])] for name in SUMMED if name in sums}
-    except (ValueError, TypeError) as error:
-        message = f"{SUMS} of a RUN folder must be unchanged. Received: {str(folder / SUMS)!r}, "
-        way_out = "damaged or edited. Delete it to accept the other files."
-        raise ValueError(message + way_out) from error
+        return read_json(file) if file.is_file() else {}
+    except ValueError as error:
+        message = f"{SUMS} of a RUN folder must be unchanged. Received: {str(file)!r}, damaged or"
+        way_out = "Delete it to accept the other files."
+        raise ValueError(f"{message} edited. {way_out}") from error

@@ -1,5 +1,6 @@
 """Model cards: the `README.md` of a RUN folder, of a shipped model and of an export."""
 
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
@@ -60,22 +61,19 @@ def model_card(
     return text.encode(errors="replace").decode()  # the name of a folder may be no UTF-8
 
 
-def _figures(results: dict[str, Any]) -> list[list[str]]:
+def _figures(results: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of a table of the `results.json` of a RUN; none without figures."""
-    static = {split: {key: results.get(f"{split}_{key}") for key in MEASURES} for split in SPLITS}
-    rows = {
-        f"{split}{genre and f', {genre}'}{', learning while reading' * (kind == 'dynamic')}": row
-        for kind, texts in (("static", results.get("static") or static),
-                            ("dynamic", results.get("dynamic") or {}))
-        for split in SPLITS
-        for genre, row in {"": texts.get(split, {}), **texts.get(f"{split} by genre", {})}.items()
-        if any(value is not None for value in row.values())
-    }  # fmt: skip
-    shown = [key for key in MEASURES if any(row.get(key) is not None for row in rows.values())]
-    if not shown:
-        return []
-    figures = [
-        [text, *("" if row.get(key) is None else f"{row[key]:.2f}" for key in shown)]
-        for text, row in rows.items()
-    ]
-    return [["text", *(MEASURES[key] for key in shown)], ["---"] * (1 + len(shown)), *figures]
+    flat = {split: {key: results.get(f"{split}_{key}") for key in MEASURES} for split in SPLITS}
+    static, dynamic = results.get("static", flat), results.get("dynamic", {})
+    rows: dict[str, dict[str, str]] = {}
+    for texts, learning in ((static, ""), (dynamic, ", learning while reading")):
+        for split in SPLITS:
+            genres = texts.get(f"{split} by genre", {})
+            for genre, figures in {"": texts.get(split, {}), **genres}.items():
+                rows[f"{split}{genre and f', {genre}'}{learning}"] = {
+                    key: f"{figures[key]:.2f}" for key in MEASURES if figures.get(key) is not None
+                }
+    shown = [key for key in MEASURES if any(key in row for row in rows.values())]
+    head = ["text", *(MEASURES[key] for key in shown)]
+    cells = [[text, *(row.get(key, "") for key in shown)] for text, row in rows.items() if row]
+    return [head, ["---"] * len(head), *cells] if cells else []

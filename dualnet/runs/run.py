@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dualnet import corpora
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._data import list_tables
@@ -196,56 +198,56 @@ class Run:
         A named corpus is found here if it was elsewhere, and fetched with `download`.
         """
         source, name = self.trained_on["source"], self.trained_on["name"]
-        is_named, fault = name in corpora.NAMES, ""
-        if source == name and not is_named:
-            fault = f"{self.path.name!r}, a shipped model or made of one, comes without its text"
-        elif source != "embedded" and not is_named and not os.path.exists(source):
-            fault = f"the corpus of {self.path.name!r}, {source!r}, may have moved"
         way_out = "To go on, name the text: --corpus FOLDER, or corpora.load in Python."
         if "pairs" in self.trained_on:
             way_out = "To go on, name them: --pairs FOLDER, or corpora.load_pairs in Python."
-        if fault:
-            raise FileNotFoundError(f"{fault[0].upper()}{fault[1:]}. {way_out}")
+        is_named = name in corpora.NAMES
+        if source == name and not is_named:
+            fault = f"{self.path.name!r}, a shipped model or made of one, comes without its text."
+            raise FileNotFoundError(f"{fault} {way_out}")
+        if source != "embedded" and not is_named and not os.path.exists(source):
+            fault = f"The corpus of {self.path.name!r}, {source!r}, may have moved."
+            raise FileNotFoundError(f"{fault} {way_out}")
         self.check_sums((files.CARD, *files.VOCABULARIES))
-        corpus = self._load_corpus(source, name, download=download)
-        if corpus.sha256 != self.trained_on["sha256"]:
-            fault = f"The text of {corpus.name!r} in {source!r} is not that of the run."
-            raise ValueError(f"{fault} {way_out}")
-        return corpus
-
-    def _load_corpus(self, source: str, name: str, *, download: bool) -> Corpus | PairCorpus:
+        corpus: Corpus | PairCorpus
         if "pairs" in self.trained_on:
-            return corpora.load_pairs(
+            corpus = corpora.load_pairs(
                 name if source == "embedded" else source,
                 tokenizer=(self.source_vocabulary, self.vocabulary),
                 **{"max_tokens": None, **self.trained_on["pairs"]},  # a card has no None
             )
-        is_named = name in corpora.NAMES[1:] and not os.path.isfile(source)
-        is_named |= source == "embedded"
-        corpus = corpora.load(
-            name if is_named else source, vocabulary=self.vocabulary,
-            path=source if is_named and os.path.isdir(source) else None,
-            lowercase=self.trained_on["lowercase"], fractions=self.read_as["fractions"],
-            download=download,
-        )  # fmt: skip
-        return dataclasses.replace(corpus, **{key: self.read_as[key] for key in files.LEARNT})
+        else:
+            by_name = name in corpora.NAMES[1:] and not os.path.isfile(source)
+            by_name |= source == "embedded"
+            read = corpora.load(
+                name if by_name else source,
+                vocabulary=self.vocabulary,
+                path=source if by_name and os.path.isdir(source) else None,
+                lowercase=self.trained_on["lowercase"],
+                fractions=self.read_as["fractions"],
+                download=download,
+            )
+            corpus = dataclasses.replace(read, **{key: self.read_as[key] for key in files.LEARNT})
+        if corpus.sha256 != self.trained_on["sha256"]:
+            fault = f"The text of {corpus.name!r} in {source!r} is not that of the run."
+            raise ValueError(f"{fault} {way_out}")
+        return corpus
 
     def check_sums(self, names: Iterable[str] = files.SUMMED) -> None:
         """Raise `ValueError` if a file does not match its checksum; files without one pass.
 
         A file that has matched is not read again.
         """
-        if not (unchecked := [name for name in names if name not in self._checked]):
-            return
-        sums = files.read_sums(self.path)
-        for name in unchecked:
-            expected, file = sums.get(name), self.path / name
-            if expected and file.is_file() and sha256_of(file) not in expected:
+        unchecked = {*names} - self._checked
+        sums = files.read_sums(self.path) if unchecked else {}
+        for name in sorted(unchecked & {*sums}):
+            file = self.path / name
+            if file.is_file() and sha256_of(file) not in sums[name]:
                 message = f"{name} of a RUN folder must be unchanged. Received: {str(file)!r},"
                 fault = f"damaged or edited: its SHA-256 is not in {files.SUMS}"
                 way_out = f"Restore it, or delete {files.SUMS} to accept the file."
                 raise ValueError(f"{message} {fault}. {way_out}")
-        self._checked.update(unchecked)
+        self._checked |= unchecked
 
     @functools.cached_property
     def results(self) -> dict[str, Any]:
@@ -264,13 +266,15 @@ class Run:
         recorded = files.read_sums(self.path).get(files.WEIGHTS)
         return recorded[0] if recorded else sha256_of(self.path / files.WEIGHTS)
 
-    def training_text(self) -> Any:
+    def training_text(self) -> np.ndarray:
         """Return the ids of the text that the model was trained on, for the rule "rms"."""
         about = self.trained_on  # {} for a file
         if about.get("source") == about.get("name") not in corpora.NAMES:  # shipped, or made of it
             message = "'rms' needs the text that the model was trained on, which is unknown for"
             raise ArgumentError("rule", f"{message} {self.path.name!r}. Choose sgd or nadam.")
-        return self.corpus().train
+        corpus = self.corpus()
+        assert isinstance(corpus, Corpus)  # `rms` is for language models
+        return corpus.train
 
 
 def _hint(name: str) -> str:

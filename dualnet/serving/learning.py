@@ -12,7 +12,7 @@ from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import ADDED, adapted
 from dualnet.builders import LanguageModel, TranslationModel, checksum_of
 from dualnet.corpora.sentence_batches import PADDING_ID
-from dualnet.requests import Exporting, Teaching
+from dualnet.requests import Exporting, LearnerRule
 from dualnet.serving import requests
 from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
@@ -44,10 +44,10 @@ class Memories:
             others = "with a rank, or several, in a model without a cache or a core of your own."
             raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
         settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
-        teaching = with_own_settings(model, Teaching.of(settings), by_text=False)
-        if teaching.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
-            teaching = Teaching.of(settings)
-        self.settings = dataclasses.replace(teaching, rule="sgd").of_rule()
+        learner_rule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
+        if learner_rule.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
+            learner_rule = LearnerRule.of(settings)
+        self.settings = dataclasses.replace(learner_rule, rule="sgd").of_rule()
         self.size = self.lesson.size + 1
         names = " ".join([checksum_of(model), *which.weights])
         # At most 2^24: exact in float32.

@@ -22,7 +22,7 @@ from dualnet._fields import documented
 from dualnet._files import claim, sha256_of, write_whole
 from dualnet.builders.wrapping_stations import Cache, Gate
 from dualnet.corpora import Corpus
-from dualnet.requests import Learning, ReadingCorpus
+from dualnet.requests import AdaptationRule, ReadingCorpus
 from dualnet.runs import Run
 from dualnet.runs.folder import RESULTS, WEIGHTS
 from dualnet.training import Recipe, card_for, split_overrides, versions
@@ -300,7 +300,7 @@ def _check(job: Job) -> None:
     """Raise `ArgumentError` for a setting that no trial can have."""
     if job.kind == "evaluation":
         known = ["evaluation", "temperature", "sequence_length", "batch_size", "window"]
-        known += [*Learning.names(), *Cache.names()]
+        known += [*AdaptationRule.names(), *Cache.names()]
     elif job.kind == "gate":
         known = [*Gate.names(), *Recipe.names()]
     elif not job.model:

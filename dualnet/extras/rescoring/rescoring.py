@@ -112,7 +112,7 @@ def rescored(
     statistics: Any = None,
 ) -> Iterator[NBest]:
     """Yield the lists of `rescore` one by one; few are held at a time."""
-    request.check_adapts({"statistics": statistics})
+    request.check_adapts(statistics=statistics)
     carry, adapt = request.carry, request.adapt
     scorers = [_Scorer(name, model) for name, model in models.items()]
     readers = [scorer for scorer in scorers if not scorer.translates] if carry or adapt else []
