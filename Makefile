@@ -12,7 +12,7 @@ BACKENDS ?= jax torch
 NOTEBOOKS ?= force
 BIN := .venv/bin
 comma := ,
-PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -q --numprocesses 2 --dist worksteal
 
 # A module is compiled when it is first imported, and the result kept. An installation need not do it: all
 # of TensorFlow takes half of its time. What tests import is compiled after it, beside what comes next.

@@ -26,10 +26,9 @@ UNTRACED = [
 ]
 
 
-# The mark of what TensorFlow alone does, or what no backend has a part in: it runs once.
-once = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="runs with the TensorFlow backend alone"
-)
+# The mark of a test, or of a file, that runs with the TensorFlow backend alone: of what TensorFlow
+# does, what no backend has a part in, and slow tests of what quick ones show on each backend.
+once = pytest.mark.once
 
 
 def few_elsewhere(cases, few=1):

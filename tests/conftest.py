@@ -1,4 +1,4 @@
-"""The environment of all tests. Their fixtures, and which tests run, are in `tests/fixtures.py`."""
+"""The environment of all tests, whose fixtures are in `tests/fixtures.py`."""
 
 import atexit
 import os

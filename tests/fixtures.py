@@ -1,8 +1,7 @@
-"""Small texts and models that the tests share, and which tests run on which backend."""
+"""Small texts and models that the tests share, and what JAX and PyTorch leave out."""
 
 import gc
 import re
-from fnmatch import fnmatchcase
 
 import keras
 import numpy as np
@@ -21,53 +20,19 @@ from tests.commands import CommandLine
 settings.register_profile("dualnet", deadline=None, max_examples=8, derandomize=True)
 settings.load_profile("dualnet")
 
-# Words, files, cards, rules and counts, which no backend has a part in; and the command line,
-# searches, pages, rescoring and the demo, made of parts that have tests of their own on each.
-ON_TENSORFLOW_ALONE = (
-    "alignments allocator analysis cli* columns comparison corpora corpora_batches "
-    "corpora_cached_ids corpora_pairs demo docstrings files_of_* fuzz large_* links lm_eval "
-    "look* memory minimal_pairs notebooks pages peers pretrained quiet ray requests "
-    "rescoring resume_kills schedules sentencepiece serving* sherpa_onnx step_size surprisal "
-    "text toml translations trees tuning* wheel zoo"
-)
-# The slow tests that the other backends run, too: those of layers, of how they are put
-# together, and of the weights that training leaves. The others use what these show.
-SLOW_ON_EACH = {
-    "adaptation", "averaging", "bucketing", "combinations", "encoder_decoder",
-    "evaluation_modes", "language_model", "layers", "layers_cells", "layers_mixture",
-    "learners_compiled", "recurrence", "regularisers", "resume", "training_callbacks",
-    "training_kept", "transformers", "wrapped_models",
-}  # fmt: skip
 # A refusal, and what a manual says, is the same on each backend.
 SAME_ON_EACH = re.compile(r"refused|_(is|are)_told|_cannot_be|_manual")
-# The files that take longest, begun first: at the end, no worker is left alone with one of them.
-LONGEST = [
-    "pages", "notebooks", "serving", "cli_translation", "tuning_kills", "resume",
-    "resume_kills", "pretrained", "combinations", "cli", "docstrings", "adaptation",
-    "layers_cells", "cli_rescoring", "training", "translation", "averaging", "zoo",
-    "serving_bpe", "rescoring", "language_model", "recurrence", "attention", "own_parts",
-    "step_size", "cli_text", "fuzz", "demo", "look",
-]  # fmt: skip
-
-
-def pytest_ignore_collect(collection_path):
-    if keras.config.backend() != "tensorflow":
-        patterns = [f"test_{name}.py" for name in ON_TENSORFLOW_ALONE.split()]
-        return any(fnmatchcase(collection_path.name, pattern) for pattern in patterns) or None
-    return None
 
 
 def pytest_collection_modifyitems(config, items):
-    order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    """Leave the tests that run with TensorFlow alone to it."""
     if keras.config.backend() != "tensorflow":
-        left_out = [
-            item for item in items
-            if SAME_ON_EACH.search(item.originalname) or (item.get_closest_marker("slow")
-            and item.path.stem.removeprefix("test_") not in SLOW_ON_EACH)
-        ]  # fmt: skip
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        runs = {True: [], False: []}
+        for item in items:
+            once = item.get_closest_marker("once") or SAME_ON_EACH.search(item.originalname)
+            runs[not once].append(item)
+        config.hook.pytest_deselected(items=runs[False])
+        items[:] = runs[True]
 
 
 if keras.config.backend() == "tensorflow":

@@ -11,7 +11,7 @@ from dualnet.text import ByteTokenizer
 from tests import reference
 from tests.checks import array, once, strong
 
-pytestmark = pytest.mark.usefixtures("without_tracing")
+pytestmark = [once, pytest.mark.usefixtures("without_tracing")]
 TEXTS, TRANSLATIONS = ["4 0 2", "1", "3 9"], ["four hundred two", "one", "nine"]
 
 

@@ -7,6 +7,10 @@ import sys
 import keras
 import pytest
 
+from tests.checks import once
+
+pytestmark = once
+
 PROGRAM = """
 import dualnet, numpy
 

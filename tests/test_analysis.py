@@ -10,8 +10,10 @@ from matplotlib import font_manager
 
 from dualnet import analysis, builders, corpora, plots, zoo
 from dualnet.text import Vocabulary
-from tests.checks import array, by_name, normal
+from tests.checks import array, by_name, normal, once
 from tests.reference import log_softmax
+
+pytestmark = once
 
 WORDS = ("<unk>", "<eos>", *(f"w{i}" for i in range(10)))
 COUNT = len(WORDS)

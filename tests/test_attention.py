@@ -23,6 +23,7 @@ from tests.checks import (
     check_against_reference,
     few_elsewhere,
     normal,
+    once,
     randomise,
     reference_step,
 )
@@ -121,6 +122,7 @@ def test_the_dropouts_of_all_cells_are_those_of_the_plain_loop(kind, rng):
         assert_close([outputs[:, t]], [output])
 
 
+@once
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(padding=st.integers(0, 3), seed=st.integers(0, 100), kind=st.sampled_from(list(KINDS)))

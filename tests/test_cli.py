@@ -27,7 +27,9 @@ from dualnet.runs import run as opening
 from dualnet.text import ByteTokenizer, Vocabulary
 from dualnet.training import loop
 from tests import commands
-from tests.checks import edit_card, small, write_splits
+from tests.checks import edit_card, once, small, write_splits
+
+pytestmark = once
 
 SMALL = "--set units=8 batch_size=4 sequence_length=9"
 QUICK = f"{SMALL} learning_rate=1 optimizer=sgd"

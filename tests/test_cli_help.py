@@ -10,6 +10,9 @@ import pytest
 from dualnet import cli
 from dualnet.cli import main
 from dualnet.cli.command import FUNCTIONS, command_of, options_of, parse, text_of
+from tests.checks import once
+
+pytestmark = once
 
 WHERE_TO_BEGIN = (cli.__doc__ or "").strip()
 

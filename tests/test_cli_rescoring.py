@@ -19,9 +19,9 @@ from dualnet.rescoring import (
     write_nbest,
 )
 from tests import commands
-from tests.checks import NO_DROPOUT, UNTRACED, needed, sentences
+from tests.checks import NO_DROPOUT, UNTRACED, needed, once, sentences
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
 TEXTS = [
     ["the cat sees the fish", "the cat cat sees fish", "the the"],

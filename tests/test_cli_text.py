@@ -11,10 +11,10 @@ from dualnet import corpora, training
 from dualnet.runs import read_card
 from dualnet.text import train_tokenizer
 from tests import commands
-from tests.checks import UNTRACED, edit_card
+from tests.checks import UNTRACED, edit_card, once
 from tests.searches import in_this_process, rows, write_job
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 QUICK = "--quiet --set units=4 batch_size=2 sequence_length=50"
 LINES = "The cat sees the dog.\n\nDer Hund läuft, die Katze nicht!\nA bird.\n\n"
 READING = "--tokenizer bpe:270 --documents blank-line --fractions 2 1 1"

@@ -19,9 +19,9 @@ from dualnet.rescoring import read_nbest
 from dualnet.runs.writing import write_run
 from dualnet.text import Vocabulary
 from tests import commands
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, once
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
 IDS = np.arange(12)
 TEXTS = ["1 2 3", "", "9 0"]

@@ -7,9 +7,9 @@ import dualnet
 from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.evaluation.words import words_of
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import needed, small
+from tests.checks import needed, once, small
 
-pytestmark = pytest.mark.usefixtures("without_tracing")
+pytestmark = [once, pytest.mark.usefixtures("without_tracing")]
 
 TEXTS = ["the cat", "the dog sleeps", ""]
 WORDS = Vocabulary(("the", "cat", "dog", "sleeps", "<unk>", "<eos>"))

@@ -21,6 +21,8 @@ from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from dualnet.tuning import trial_process
 from tests.checks import once, small, strong
 
+pytestmark = once
+
 BYTES = ByteTokenizer()
 SAMPLE = "Die Katze läuft.\n猫は歩く 🐈\u200d⬛  ja\u00a0da.\n"
 BPE = train_tokenizer([SAMPLE], "bpe", size=262)

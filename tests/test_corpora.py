@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from dualnet import corpora
 from dualnet.corpora import Vocabulary, encoding, python_reference, sources
 from dualnet.text import train_tokenizer
+from tests.checks import once
+
+pytestmark = once
 
 TEXTS = {
     "train": "the cat sat\nthe dog sat\n\nthe end\n",

@@ -5,6 +5,9 @@ from hypothesis import strategies as st
 
 from dualnet.corpora import Corpus, Vocabulary, streams
 from dualnet.corpora.token_batches import TokenBatches
+from tests.checks import once
+
+pytestmark = once
 
 
 def corpus_of(tokens):

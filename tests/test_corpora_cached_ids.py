@@ -22,6 +22,9 @@ from dualnet.corpora.corpus import load_whole
 from dualnet.corpora.token_batches import TokenBatches
 from dualnet.text import files, plain_text
 from tests import test_corpora
+from tests.checks import once
+
+pytestmark = once
 
 TEXTS = {**test_corpora.TEXTS, "train": "the cat sat\nThe dog sat\n\nthe end\n"}
 SPLITS = tuple(TEXTS)

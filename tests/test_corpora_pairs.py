@@ -15,6 +15,9 @@ from dualnet.corpora import PairSplit
 from dualnet.corpora.number_words import number_words
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from tests.checks import once
+
+pytestmark = once
 
 EN = {"train": "a dog\n\nthe cat sat\na cat", "valid": "a dog\n", "test": "\nthe bird\n"}
 DE = {

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dualnet.builders import language_model
 from dualnet.corpora import Corpus, Vocabulary
 from dualnet.corpora.sentence_batches import SentenceBatches
-from tests.checks import assert_same
+from tests.checks import assert_same, once
 
 EOS = 2
 VOCABULARY = Vocabulary(("a", "b", "<eos>", *"cdefgh"))
@@ -120,6 +120,7 @@ def test_a_batch_depends_on_its_index_and_the_epoch_alone():
         batches[len(batches)]
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_keras_takes_batches_of_several_lengths_and_numbers_of_rows(batch_size):

@@ -3,8 +3,9 @@ import json
 import pytest
 
 from dualnet import demo
+from tests.checks import once
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 TINY = {"units": 4, "epochs": 1, "sequence_length": 9, "batch_size": 4}
 

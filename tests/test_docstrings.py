@@ -10,9 +10,9 @@ import re
 import pytest
 
 import dualnet
-from tests.checks import PAGES, UNTRACED, documented_names, resolve
+from tests.checks import PAGES, UNTRACED, documented_names, once, resolve
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
 ROOMS = (
     "dualnet", "dualnet.adaptation", "dualnet.analysis", "dualnet.builders", "dualnet.cards",

@@ -129,6 +129,7 @@ def text_of(length, seed):
     return " ".join(words)
 
 
+@once
 @pytest.mark.slow
 def test_scores_are_those_of_one_forward_pass_whatever_the_lengths(reader):
     lengths = [3, 600, 0, 17, 1, 513, 40, 16, 5]
@@ -172,6 +173,7 @@ def test_a_joined_text_carries_its_state_over_the_newline(reader):
     assert abs(joined.log_probabilities[3] - second.log_probabilities[0]) > 1e-3
 
 
+@once
 @pytest.mark.slow
 def test_texts_are_read_in_few_shapes_and_none_with_more_than_the_work_of_a_call(
     reader, monkeypatch

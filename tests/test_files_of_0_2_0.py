@@ -14,7 +14,10 @@ import pytest
 import dualnet
 from dualnet import corpora, tuning
 from dualnet.text import Vocabulary
+from tests.checks import once
 from tests.searches import in_this_process, rows
+
+pytestmark = once
 
 ARCHIVE = Path(__file__).parent / "golden" / "release-0.2.0.tar.xz"
 

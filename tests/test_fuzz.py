@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks import fuzz
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, once
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 CASES = 24
 
 

@@ -154,6 +154,7 @@ TEXT = "The cat and the dog\nA bird of \u00e4"
 SIZES = {"bpe": 280, "characters": None, "unigram": 40, "word-piece": 60}
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["words", "bytes", *SIZES])
 def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, monkeypatch):

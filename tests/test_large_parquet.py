@@ -10,10 +10,10 @@ from dualnet.cli import outputs
 from dualnet.corpora import records
 from dualnet.runs import Run
 from dualnet.text import ByteTokenizer
-from tests.checks import small
+from tests.checks import once, small
 
 parquet = pytest.importorskip("pyarrow.parquet")
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 LINES = [f"{'word ' * (1 + i * 7 % 5)}{i}\n" for i in range(40)]
 FORMATS = ["", "--format surprisal --entropy"]
 

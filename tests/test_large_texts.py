@@ -21,7 +21,7 @@ from dualnet.cli import console
 from dualnet.corpora import records
 from dualnet.runs import Run
 from dualnet.text import ByteTokenizer, Vocabulary
-from tests.checks import small
+from tests.checks import once, small
 
 LINES = [f"{'word ' * (1 + i * 7 % 5)}{i}\n" for i in range(40)]
 PAIRS = [
@@ -36,7 +36,7 @@ FORMATS = {
     "pairs": "minimal-pairs {model} {pairs}",
 }
 
-pytestmark = pytest.mark.usefixtures("small_blocks")
+pytestmark = [once, pytest.mark.usefixtures("small_blocks")]
 
 
 @pytest.fixture(scope="module")

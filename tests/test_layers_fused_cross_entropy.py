@@ -194,6 +194,7 @@ def all_of(jaxpr):
                     yield from all_of(called)
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compiles parts of a step")
 @pytest.mark.parametrize("saved_rows", [0, 4, 100])

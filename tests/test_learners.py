@@ -17,7 +17,7 @@ from dualnet.layers import adaptation_matrix
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
 from tests import reference
-from tests.checks import array, assert_same, dtype_policy, nll, strong, values
+from tests.checks import array, assert_same, dtype_policy, nll, once, strong, values
 
 WORDS, UNITS, LENGTH = 7, 3, 4
 VOCABULARY = Vocabulary(("<eos>", *(f"w{i}" for i in range(1, WORDS))))
@@ -170,6 +170,7 @@ def test_nadam_and_its_moments_are_those_of_the_paper(beta_1, model, ids):
     assert len(one._state.moments) == (3 if beta_1 else 2)
 
 
+@once
 @pytest.mark.slow
 def test_rms_and_clipping_equal_dynamic_evaluation(model, ids):
     text = np.append(0, ids[0])
@@ -437,6 +438,7 @@ def test_a_learner_writes_and_is_saved_while_another_one_reads(model, ids, tmp_p
 # --- other models
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
@@ -455,6 +457,7 @@ def test_learners_of_other_models_equal_dynamic_evaluation(arguments, ids):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@once
 @pytest.mark.slow
 def test_a_translator_learns_from_corrections():
     words = Vocabulary(("<eos>", "<unk>", *"abcdef"))
@@ -479,6 +482,7 @@ def test_a_translator_learns_from_corrections():
     assert one.score((np.str_("a"), "c")).tokens == 2
 
 
+@once
 @pytest.mark.slow
 def test_what_is_learnt_of_shared_embeddings_reads_the_source_too():
     words = Vocabulary(("<eos>", "<unk>", *"abcdef"))
@@ -497,6 +501,7 @@ def test_what_is_learnt_of_shared_embeddings_reads_the_source_too():
     np.testing.assert_allclose(-found.token_losses, expected.log_probabilities, rtol=1e-4)
 
 
+@once
 @pytest.mark.slow
 def test_a_decay_keeps_corrections_from_wrecking_a_translator():
     words = Vocabulary(("<eos>", "<unk>", *"abcdef"))

@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.checks import once
+
+pytestmark = once
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 CODE = re.compile(r"^(`{3,}).*?^\1$|`[^`\n]+`", re.DOTALL | re.MULTILINE)

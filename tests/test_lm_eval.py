@@ -10,7 +10,7 @@ import pytest
 
 import dualnet
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import small, values
+from tests.checks import once, small, values
 
 pytest.importorskip("lm_eval", reason='this test needs pip install "dualnet[lm-eval]"')
 
@@ -18,7 +18,7 @@ from lm_eval.api.instance import Instance
 
 from dualnet.lm_eval import DualnetLM
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 TEXT = "the cat sleeps .\nthe dogs bark .\n"
 TOKENIZERS = {

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import dualnet
+from tests.checks import once
 
 pytestmark = [
+    once,
     pytest.mark.slow,
     # Of the packages, about others, and about files of theirs that they leave open.
     pytest.mark.filterwarnings("default"),

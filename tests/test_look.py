@@ -21,6 +21,8 @@ from tests import commands
 from tests.checks import assert_same, few_elsewhere, once, small, strong, values
 from tests.test_surprisal import TEXT, TOKENIZERS
 
+pytestmark = once
+
 SGD = {"rule": "sgd", "learning_rate": 0.1, "sequence_length": 10}
 
 

@@ -11,9 +11,9 @@ import dualnet
 from dualnet.looking import Page
 from dualnet.looking.page import _rendered
 from dualnet.text import ByteTokenizer, Vocabulary
-from tests.checks import needed, sentences, small, strong
+from tests.checks import needed, once, sentences, small, strong
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 webdriver, by, keys, ui = needed(
     "test-all", "selenium.webdriver", "selenium.webdriver.common.by",

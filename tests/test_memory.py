@@ -9,6 +9,8 @@ import dualnet
 from dualnet.training import Recipe
 from tests.checks import array, assert_close, once
 
+pytestmark = once
+
 
 @pytest.fixture(autouse=True)
 def no_earlier_objects():

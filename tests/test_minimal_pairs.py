@@ -10,7 +10,7 @@ import pytest
 import dualnet
 from dualnet.evaluation import Accuracy
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
-from tests.checks import small
+from tests.checks import once, small
 
 SENTENCES = ["the cats sleep .", "the cat sleeps .", "the dog barks .", "the dogs bark ."]
 WORDS = Vocabulary((*dict.fromkeys(" ".join(SENTENCES).split()), "<unk>", "<eos>"))
@@ -30,7 +30,7 @@ PAIRS = [
     ]
 ]
 
-pytestmark = pytest.mark.usefixtures("without_tracing")
+pytestmark = [once, pytest.mark.usefixtures("without_tracing")]
 
 
 def model_with(tokenizer, **overrides):

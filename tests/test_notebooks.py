@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.checks import needed
+from tests.checks import needed, once
 
 nbformat, nbclient = needed("test-all", "nbformat", "nbclient")
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 # What runs before the cells, for the time that they take. Graphs are not optimised.

@@ -125,6 +125,7 @@ def test_a_keras_cell_says_that_it_is_slower():
         language_model(**SMALL, cell=keras.layers.GRUCell)
 
 
+@once
 @pytest.mark.slow
 def test_an_output_is_asked_for_losses_if_it_takes_targets_and_else_for_logits():
     models = [
@@ -186,6 +187,7 @@ def in_another_process(code, *, imports="", **environment):
     return process.stdout if process.returncode == 0 else process.stderr
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["import", "environment"])
 def test_a_keras_file_with_parts_of_ones_own_loads_in_another_process_after_their_import(
@@ -209,6 +211,7 @@ def test_a_keras_file_with_parts_of_ones_own_loads_in_another_process_after_thei
         assert "import tests.own_parts" in error and "DUALNET_IMPORT=tests.own_parts" in error
 
 
+@once
 @pytest.mark.slow
 def test_a_run_with_parts_of_ones_own_resumes_exactly_and_says_what_to_import(
     corpus, tmp_path, monkeypatch
@@ -240,6 +243,7 @@ def test_a_run_with_parts_of_ones_own_resumes_exactly_and_says_what_to_import(
         dualnet.load(tmp_path / "whole")
 
 
+@once
 @pytest.mark.slow
 @PLAIN_LOOP
 @pytest.mark.parametrize("own", [ALL, {"cell": keras.layers.GRUCell, "recurrent_dropout": 0}])
@@ -380,6 +384,7 @@ def test_another_part_drops_the_arguments_of_the_one_before():
 # --- whole Keras models
 
 
+@once
 @pytest.mark.slow
 def test_a_keras_model_is_evaluated_learns_and_draws(corpus):
     size = len(corpus.vocabulary)
@@ -401,6 +406,7 @@ def test_a_keras_model_is_evaluated_learns_and_draws(corpus):
     assert tuple(model.hidden_states(text[None]).shape) == (1, 60, 4)
 
 
+@once
 @pytest.mark.slow
 def test_a_keras_model_is_saved_and_trained_into_a_run(corpus, tmp_path):
     model = strong(

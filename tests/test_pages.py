@@ -16,9 +16,10 @@ from dualnet import zoo
 from dualnet.cli import main
 from dualnet.cli.command import command_of, parser_of
 from dualnet.corpora import python_reference
+from tests.checks import once
 from tests.searches import in_this_process
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("short_fits_are_not_traced")]
+pytestmark = [once, pytest.mark.slow, pytest.mark.usefixtures("short_fits_are_not_traced")]
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(bash|python|toml|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -7,10 +7,12 @@ from pathlib import Path
 import keras
 import pytest
 
+from tests.checks import once
+
 BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
 CORES = len(os.sched_getaffinity(0)) if sys.platform.startswith("linux") else os.cpu_count()
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+pytestmark = [once, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from dualnet import builders, corpora, runs, zoo
 from dualnet.runs import shipped
 from dualnet.runs.model_cards import model_card
 from dualnet.text import LibraryTokenizer, train_tokenizer
-from tests.checks import assert_close, write_splits
+from tests.checks import assert_close, once, write_splits
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 SHIPPED = shipped.list_shipped()
 NAME = "dual_lstm.tiny"

@@ -5,6 +5,9 @@ import logging
 import pytest
 
 import dualnet  # noqa: F401  # which adds the filter
+from tests.checks import once
+
+pytestmark = once
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 
 import dualnet
 from dualnet.text import ByteTokenizer
-from tests.checks import small
+from tests.checks import once, small
 
 ray = pytest.importorskip("ray", reason='this test needs pip install "dualnet[ray]"')
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [once, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 LINES = [f"{'word ' * (1 + i * 7 % 5)}{i}\n" for i in range(60)]
 
 

@@ -20,7 +20,9 @@ from dualnet.requests import (
 )
 from dualnet.training import Recipe
 from dualnet.training.recipe import RecipeArguments
-from tests.checks import excluded
+from tests.checks import excluded, once
+
+pytestmark = once
 
 
 class Layer(Settings):

@@ -28,10 +28,10 @@ from dualnet.rescoring import (
     write_nbest,
 )
 from dualnet.text import Vocabulary
-from tests.checks import assert_same, needed, nll, strong, values
+from tests.checks import assert_same, needed, nll, once, strong, values
 from tests.test_translation import losses_of
 
-pytestmark = pytest.mark.usefixtures("without_tracing")
+pytestmark = [once, pytest.mark.usefixtures("without_tracing")]
 
 WORDS = ["the", "a", "cat", "dog", "bird", "sees", "finds"]
 VOCABULARY = Vocabulary((*WORDS, "<unk>", "<eos>"))

@@ -17,7 +17,7 @@ from dualnet import _files, _tensorboard, runs
 from dualnet.cli import main
 from dualnet.training import checkpoints, fitting, reporting, saving, validation
 from dualnet.training.interrupts import Stopped
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, once
 from tests.test_resume import (
     IN_THE_SECOND_EPOCH,
     SETTINGS,
@@ -29,7 +29,7 @@ from tests.test_resume import (
     train_undisturbed,
 )
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
 AVERAGED = {  # in epoch 2; epoch 3 is one of fine-tuning
     "units": 8, "batch_size": 20, "sequence_length": 3, "epochs": 2, "learning_rate": 2.0,

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from dualnet.training import Recipe
 from dualnet.training.schedule import has_diverged, plan, watched
+from tests.checks import once
+
+pytestmark = once
 
 ASGD = {"optimizer": "sgd", "learning_rate": 30.0, "averaging": "asgd"}
 walks = st.lists(st.floats(-1.0, 0.7), max_size=90).map(lambda steps: 50 + np.cumsum(steps))

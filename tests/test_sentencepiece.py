@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 import dualnet
 from dualnet import corpora, serving, zoo
 from dualnet.text import EOS, UNK, SentencePieceTokenizer, from_config, load_tokenizer
-from tests.checks import write_splits
+from tests.checks import once, write_splits
+
+pytestmark = once
 
 sentencepiece = pytest.importorskip(
     "sentencepiece", reason='this test needs pip install "dualnet[sentencepiece]"'

@@ -33,7 +33,7 @@ from dualnet.serving import exporting, one_step, sampling, saved_model
 from dualnet.serving.saved_model import in_graph
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import dtype_policy, limited_files, needed, normal, write_splits
+from tests.checks import dtype_policy, limited_files, needed, normal, once, write_splits
 from tests.reference import drawing, log_softmax
 from tests.serving_clients import (
     check_interleaved,
@@ -43,6 +43,8 @@ from tests.serving_clients import (
     graph_client,
     remote_process,
 )
+
+pytestmark = once
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "saved_model_cli.txt"

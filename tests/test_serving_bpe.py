@@ -16,9 +16,10 @@ from dualnet import serving, zoo
 from dualnet.serving.saved_model import in_graph
 from dualnet.text import LibraryTokenizer, train_tokenizer
 from dualnet.text.library_tokenizer import alphabet
+from tests.checks import once
 from tests.serving_clients import close, remote_process
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 SHIPPED = "lstm.wikitext-2"
 TEXT = (

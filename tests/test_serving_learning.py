@@ -18,10 +18,10 @@ from dualnet.serving import saved_model
 from dualnet.serving.learning import Memories
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary
-from tests.checks import strong
+from tests.checks import once, strong
 from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 ROOT = pathlib.Path(dualnet.__file__).parents[1]
 WORDS = Vocabulary(("<eos>", "a", "b", "<unk>", "c", "d"))

@@ -20,7 +20,7 @@ from dualnet.generation.beam import Search
 from dualnet.serving import saved_model, translator_endpoints
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import array, dtype_policy
+from tests.checks import array, dtype_policy, once
 from tests.serving_clients import (
     check_interleaved,
     check_table,
@@ -30,7 +30,7 @@ from tests.serving_clients import (
     remote_process,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 SERVING_PAGE = pathlib.Path(dualnet.__file__).parents[1] / "docs" / "guides" / "serving.md"
 ENDPOINTS = ["encode", "step", "translate"]

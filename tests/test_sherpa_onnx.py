@@ -10,7 +10,9 @@ import dualnet
 from dualnet import serving, zoo
 from dualnet.extras import sherpa
 from dualnet.text import Vocabulary
-from tests.checks import NO_DROPOUT, needed
+from tests.checks import NO_DROPOUT, needed, once
+
+pytestmark = once
 
 onnxruntime, _ = needed("onnx", "onnxruntime", "tf2onnx")
 

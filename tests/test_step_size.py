@@ -10,7 +10,9 @@ import pytest
 import dualnet
 from dualnet.adaptation.step_size import MOST, best_rate, with_own_settings
 from dualnet.requests import RULES, DynamicEvaluating, Surprising
-from tests.checks import assert_same, edit_card, values, write_splits
+from tests.checks import assert_same, edit_card, once, values, write_splits
+
+pytestmark = once
 
 WORDS = 9
 TOKENS = np.tile(np.arange(WORDS, dtype="int32"), 12)  # the next word is always the same

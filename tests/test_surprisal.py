@@ -11,9 +11,9 @@ from dualnet import zoo
 from dualnet.adaptation import surprisals
 from dualnet.evaluation.words import words_of
 from dualnet.text import ByteTokenizer, Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import assert_same, few_elsewhere, nll, small, strong, values
+from tests.checks import assert_same, few_elsewhere, nll, once, small, strong, values
 
-pytestmark = pytest.mark.usefixtures("without_tracing")
+pytestmark = [once, pytest.mark.usefixtures("without_tracing")]
 
 TEXT = "The cat, the dog.\nthe  Katze läuft \n"
 TOKENIZERS = {

@@ -21,7 +21,9 @@ from dualnet.text import (
     plain_text,
     train_tokenizer,
 )
-from tests.checks import write_splits
+from tests.checks import once, write_splits
+
+pytestmark = once
 
 TEXT = "The cat, the dog and the bird.\n\nDie Katze läuft.\n猫は歩く。\n" * 3
 unicode = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -7,6 +7,9 @@ import pytest
 from dualnet import rescoring, zoo
 from dualnet.text import load_tokenizer, train_tokenizer
 from dualnet.tuning import load_job
+from tests.checks import once
+
+pytestmark = once
 
 
 @pytest.mark.parametrize("command", ["card", "jobs"])

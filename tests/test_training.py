@@ -19,7 +19,16 @@ from dualnet import _files, analysis, runs, training, zoo
 from dualnet.builders import language_model
 from dualnet.builders.weights import weight_names
 from dualnet.training import checkpoints, fitting, reporting, start
-from tests.checks import Terminal, array, assert_close, assert_same, edit_card, values, write_splits
+from tests.checks import (
+    Terminal,
+    array,
+    assert_close,
+    assert_same,
+    edit_card,
+    once,
+    values,
+    write_splits,
+)
 from tests.reference import log_softmax
 
 QUICK = {
@@ -99,6 +108,7 @@ def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus, copy):
         runs.corpus_of_run(copy)
 
 
+@once
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_and_the_best_epoch_is_kept(run, corpus, copy):
     best = values(run.model)
@@ -123,6 +133,7 @@ def test_a_loss_that_is_no_number_stops_and_the_best_epoch_is_kept(run, corpus, 
     assert_same(values(worse.model), best)
 
 
+@once
 @pytest.mark.slow
 def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     card = run.folder / "card.toml"
@@ -138,6 +149,7 @@ def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     assert not (tmp_path / "RUN").exists()
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO(), None])
 def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
@@ -161,6 +173,7 @@ def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
             assert all("train perplexity" in line for line in rest)
 
 
+@once
 @pytest.mark.slow
 def test_without_a_terminal_a_line_tells_of_the_tokens_now_and_then(corpus, tmp_path, monkeypatch):
     stream = io.StringIO()
@@ -320,6 +333,7 @@ def started(run, corpus, tmp_path_factory):
     return train(corpus, output, str(run.folder / "card.toml"), weights=run.folder, **settings)
 
 
+@once
 @pytest.mark.slow
 def test_a_run_starts_from_the_weights_of_another(run, started):
     best = min(row["val_perplexity"] for row in run.history)
@@ -342,6 +356,7 @@ def left_before_the_first_checkpoint(run, folder):
     (folder / "sums.json").write_text(json.dumps(sums))
 
 
+@once
 @pytest.mark.slow
 def test_a_run_without_a_checkpoint_loads_its_weights_again(run, started, corpus, tmp_path, capsys):
     left_before_the_first_checkpoint(started, tmp_path / "RUN")
@@ -356,6 +371,7 @@ def test_a_run_without_a_checkpoint_loads_its_weights_again(run, started, corpus
         train(corpus, tmp_path / "RUN", resume=True, weights=started.folder)
 
 
+@once
 @pytest.mark.slow
 def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started, corpus, tmp_path):
     left_before_the_first_checkpoint(started, tmp_path / "RUN")
@@ -400,6 +416,7 @@ def test_another_text_is_read_with_the_words_of_the_weights_and_what_did_not_mat
         np.testing.assert_allclose(row, expected, atol=1e-5)
 
 
+@once
 @pytest.mark.slow
 def test_training_goes_on_from_a_run_by_its_folder(run, corpus, tmp_path):
     write_splits(tmp_path, "the fish finds the dog\n" * 20)
@@ -459,6 +476,7 @@ def test_unusable_weights_are_refused(run, corpus, tmp_path, settings, error, me
     assert not (tmp_path / "RUN").exists()
 
 
+@once
 @pytest.mark.slow
 def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
     folder = tmp_path / "GATED"
@@ -478,6 +496,7 @@ def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
         training.train_gate(folder, corpus, output=tmp_path / "none")
 
 
+@once
 @pytest.mark.slow
 def test_a_gate_serves_an_ensemble_of_models_of_sentences(run, corpus, tmp_path):
     one = train(corpus, tmp_path / "one", batching="sentences", epochs=1)
@@ -492,6 +511,7 @@ def test_a_gate_serves_an_ensemble_of_models_of_sentences(run, corpus, tmp_path)
         assert runs.read_card(mixed).recipe["batching"] == "streams"
 
 
+@once
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The cell 'keras.layers.LSTMCell' runs whole")
 def test_the_same_command_resumes_a_run_of_an_own_cell_or_an_epsilon_of_its_cell(corpus, tmp_path):
@@ -507,6 +527,7 @@ def test_the_same_command_resumes_a_run_of_an_own_cell_or_an_epsilon_of_its_cell
     assert train(corpus, tmp_path / "next", **again, epochs=2, resume=True).results["epochs"] == 2
 
 
+@once
 @pytest.mark.slow
 def test_a_folder_of_the_name_of_a_corpus_is_that_text_and_has_its_card(tmp_path):
     assert training.card_for("dual_mdlstm", "data/wikitext-2").corpus == "wikitext-2"
@@ -519,6 +540,7 @@ def test_a_folder_of_the_name_of_a_corpus_is_that_text_and_has_its_card(tmp_path
     assert runs.corpus_of_run(run.folder).source == str(folder)
 
 
+@once
 @pytest.mark.slow
 def test_runs_are_combined_into_a_run_of_their_ensemble(run, started, corpus, tmp_path):
     folders = [run.folder, started.folder]
@@ -531,6 +553,7 @@ def test_runs_are_combined_into_a_run_of_their_ensemble(run, started, corpus, tm
         training.combine_runs(folders[:1], tmp_path / "none")
 
 
+@once
 @pytest.mark.slow
 def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run, corpus, tmp_path):
     coarse = train(corpus, tmp_path / "RUN", seed=3, epochs=1, dtype_policy="mixed_bfloat16")
@@ -550,6 +573,7 @@ def test_a_run_in_bfloat16_keeps_float32_weights_and_ends_as_a_float32_model(run
 # --- label smoothing
 
 
+@once
 @pytest.mark.slow
 def test_label_smoothing_is_in_the_training_loss_alone(rng):
     model = language_model(9, units=4)

@@ -9,6 +9,7 @@ import dualnet
 from dualnet import zoo
 from dualnet.builders import language_model, weight_names
 from dualnet.corpora import Vocabulary
+from tests.checks import once
 
 TOKENS = np.array([[0, 5, 1, 4], [2, 2, 6, 3]])
 WORDS = Vocabulary(["<eos>", "<unk>", "the", "cat", "sees", "a", "dog"])
@@ -227,6 +228,7 @@ def test_nothing_is_assigned_when_one_name_or_shape_is_wrong(change, partial, me
     assert by_name(model) == before
 
 
+@once
 @pytest.mark.slow
 def test_a_tied_lstm_of_torch_has_the_same_logits_after_the_import():
     torch = pytest.importorskip("torch")

@@ -15,10 +15,10 @@ from dualnet.corpora import PairSplit
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
 from dualnet.generation import translation, translations
 from dualnet.text import Vocabulary
-from tests.checks import UNTRACED, array
+from tests.checks import UNTRACED, array, once
 from tests.reference import log_softmax
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
 QUICK = {
     "units": 8, "recurrent_layers": 1, "batch_size": 16, "epochs": 2, "optimizer": "adam",

@@ -7,6 +7,9 @@ import sys
 import pytest
 
 from dualnet.evaluation import rouge, translation_metrics
+from tests.checks import once
+
+pytestmark = once
 
 REFERENCES = ["Ein Mann fährt z. B. ein rot-weißes Rad.", "Zwei Hunde spielen im Schnee!"]
 

@@ -17,6 +17,9 @@ from dualnet.rescoring import (
     read_tree_nbest,
     read_trees,
 )
+from tests.checks import once
+
+pytestmark = once
 
 DOGS = "(S (NP (NNS dogs)) (VP (VBP bark)))"
 LABELS = ["S", "NP", "NP-SBJ", "VP", "ADVP", "PRT", "TOP", "SBAR=2"]

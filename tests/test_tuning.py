@@ -13,10 +13,10 @@ import pytest
 import dualnet
 from dualnet import corpora, tuning
 from dualnet.tuning import load_job
-from tests.checks import UNTRACED, sentences, write_splits
+from tests.checks import UNTRACED, once, sentences, write_splits
 from tests.searches import SPACE, in_this_process, rows, write_job
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, once]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,9 @@ from dualnet import zoo
 from dualnet.builders import CELLS
 from dualnet.tuning import budget
 from dualnet.tuning.budget import solve
+from tests.checks import once
+
+pytestmark = once
 
 SMALL = zoo.Card(name="small", builder="language_model", config={"vocabulary_size": 7}, recipe={})
 # With what makes sizes depend on one another: layers, ranks, connections, outputs.

@@ -16,7 +16,10 @@ from dualnet.builders.functional import language_model
 from dualnet.requests import DynamicEvaluating
 from dualnet.tuning.job import Job, Parameter, decided, parse_count
 from dualnet.tuning.search_run import _check as check_job
+from tests.checks import once
 from tests.searches import declared, draws, objective
+
+pytestmark = once
 
 JOBS = tuning.list_jobs()
 

@@ -17,9 +17,10 @@ from matplotlib.image import imread
 
 from dualnet import tuning
 from dualnet.tuning import load_job
+from tests.checks import once
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
-pytestmark = pytest.mark.slow
+pytestmark = [once, pytest.mark.slow]
 
 TOO_LONG = 300  # seconds, after which what should have happened has not
 

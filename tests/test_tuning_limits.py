@@ -16,10 +16,10 @@ from dualnet.tuning import load_job, search_run, trial, trial_process
 from dualnet.tuning.display import Display
 from dualnet.tuning.engine import oracles
 from dualnet.tuning.report import Row
-from tests.checks import UNTRACED, Terminal
+from tests.checks import UNTRACED, Terminal, once
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
 
 def statuses(folder):

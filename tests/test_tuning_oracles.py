@@ -18,6 +18,9 @@ from dualnet.tuning.engine import oracles
 from dualnet.tuning.engine.oracles import FAILURES, OBJECTIVE, make_oracle
 from dualnet.tuning.job import Parameter
 from dualnet.tuning.trial import should_prune
+from tests.checks import once
+
+pytestmark = once
 
 SPACE = (
     Parameter(name="learning_rate", min_value=1e-4, max_value=1e-1, sampling="log"),

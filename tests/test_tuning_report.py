@@ -18,11 +18,11 @@ from dualnet.tuning import report
 from dualnet.tuning.job import Job, Parameter
 from dualnet.tuning.report import Row, best_row, read_rows
 from dualnet.tuning.trial import read_epochs
-from tests.checks import UNTRACED
+from tests.checks import UNTRACED, once
 from tests.searches import draws
 from tests.searches import rows as read_csv
 
-pytestmark = [*UNTRACED, pytest.mark.slow]
+pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
 SMALL = {"units": 6, "batch_size": 20, "sequence_length": 9, "learning_rate": 0.01}
 

@@ -14,7 +14,10 @@ from dualnet.tuning.engine import chief as chiefs
 from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.trial import DISK_FULL, STOPPED
+from tests.checks import once
 from tests.searches import write_job
+
+pytestmark = once
 
 
 def test_a_port_in_use_is_refused_with_a_way_out(corpus, tmp_path, monkeypatch):

@@ -9,6 +9,9 @@ import pytest
 
 import dualnet
 from dualnet import tuning, zoo
+from tests.checks import once
+
+pytestmark = once
 
 PACKAGE = Path(dualnet.__file__).parent
 if (PACKAGE.parent / "setup.cfg").exists():

@@ -22,7 +22,7 @@ from dualnet.training import Recipe, split_overrides
 from tests.checks import UNTRACED, array, once
 from tests.reference import log_softmax
 
-pytestmark = UNTRACED
+pytestmark = [*UNTRACED, once]
 
 MODELS = {name: zoo.card(name) for name in zoo.list_models()}
 TRANSLATORS = [name for name, card in MODELS.items() if card.builder == "encoder_decoder"]
