@@ -4,7 +4,7 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
@@ -39,11 +39,8 @@ def dtype_policy(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def hidden_stderr(shows: Callable[[BaseException | None], bool]) -> Iterator[None]:
-    """Hide standard error, also of code in C++ and Rust.
-
-    In the end it is shown if `shows` of the exception that was raised, or of None, is True.
-    """
+def hidden_stderr() -> Iterator[None]:
+    """Hide standard error, also of code in C++ and Rust; show it if an exception is raised."""
     with _STANDARD_ERROR, contextlib.ExitStack() as stack:
         try:
             stderr = os.dup(2)
@@ -53,15 +50,15 @@ def hidden_stderr(shows: Callable[[BaseException | None], bool]) -> Iterator[Non
         stack.callback(os.close, stderr)
         buffer = stack.enter_context(tempfile.TemporaryFile())
         os.dup2(buffer.fileno(), 2)
-        raised: BaseException | None = None
+        failed = False
         try:
             yield
-        except BaseException as error:
-            raised = error
+        except Exception:
+            failed = True
             raise
         finally:
             os.dup2(stderr, 2)
-            if shows(raised):
+            if failed:
                 buffer.seek(0)
                 os.write(stderr, buffer.read())
 
@@ -72,8 +69,14 @@ def progress_bar(*, show: bool, auto_refresh: bool = True) -> "Progress":
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
     return Progress(
-        "{task.description}", BarColumn(), TaskProgressColumn(), TimeRemainingColumn(),
-        "left  {task.fields[figures]}", console=Console(stderr=True, force_jupyter=False),
-        auto_refresh=auto_refresh, transient=True, disable=not show,
+        "{task.description}",
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        "left  {task.fields[figures]}",
+        console=Console(stderr=True, force_jupyter=False),
+        auto_refresh=auto_refresh,
+        transient=True,
+        disable=not show,
         redirect_stdout=False,  # else it would end up on standard error
-    )  # fmt: skip
+    )

@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def field(
     default: object = dataclasses.MISSING,
-    check: Callable[[str, Any], object] | None = None,
+    check: Callable[..., object] | None = None,
     *,
     group: str | None = None,
     **option: object,
@@ -211,7 +211,7 @@ def _texts(module: str) -> dict[str, dict[str, str]]:
     }
 
 
-def _check(field: dataclasses.Field[Any], value: object) -> None:
+def _check(field: dataclasses.Field[object], value: object) -> None:
     name, kind = field.name, kind_of(field)
     if value is None and kind.endswith("| None"):
         return
@@ -226,12 +226,12 @@ def _check(field: dataclasses.Field[Any], value: object) -> None:
         _checks.check_count(name, value, least=int(name.endswith(("units", "_layers"))))
 
 
-def kind_of(field: dataclasses.Field[Any]) -> str:
+def kind_of(field: dataclasses.Field[object]) -> str:
     """Return the type of a field as it is written, such as "int | None"."""
     return field.type if isinstance(field.type, str) else inspect.formatannotation(field.type)
 
 
-def default_of(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[object]) -> object:
     """Return the default of a field, `dataclasses.MISSING` without one."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
@@ -248,13 +248,13 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
         *classes: Subclasses of `Settings`.
         rest: Name under which the signature lists further keyword arguments, if there are any.
     """
-    fields = {
-        field.name: Parameter(field.name, Parameter.KEYWORD_ONLY, default=default_of(field),
-                              annotation=field.type)
-        for settings in classes
-        for field in dataclasses.fields(settings)
-        if field.name in settings.names()
-    }  # fmt: skip
+    fields = {}
+    for settings in classes:
+        for name in settings.names():
+            field = settings.__dataclass_fields__[name]
+            fields[name] = Parameter(
+                name, Parameter.KEYWORD_ONLY, default=default_of(field), annotation=field.type
+            )
     others = [Parameter(rest, Parameter.VAR_KEYWORD, annotation="Any")] if rest else []
 
     def decorate(function: Function) -> Function:
@@ -269,7 +269,7 @@ def documented(*classes: type[Settings], rest: str = "") -> Callable[[Function],
     return decorate
 
 
-def _with_arguments(documented: Any, classes: Iterable[type[Settings]]) -> str:
+def _with_arguments(documented: object, classes: Iterable[type[Settings]]) -> str:
     """Return the docstring with the documentation of all fields in place of `{arguments}`."""
     docstring = inspect.cleandoc(documented.__doc__ or "")
     if "{arguments}" not in docstring:
@@ -279,10 +279,11 @@ def _with_arguments(documented: Any, classes: Iterable[type[Settings]]) -> str:
 
 def _entries(settings: type[Settings]) -> str:
     """Return the documentation of all fields as lines of the section "Args" of a function."""
-    return "\n".join(
-        textwrap.fill(
-            f"{name}: {text}", 100, initial_indent=" " * 4, subsequent_indent=" " * 8,
-            break_long_words=False, break_on_hyphens=False,
-        )
-        for name, text in settings.documentation().items()
-    )  # fmt: skip
+    fill = textwrap.TextWrapper(
+        100,
+        initial_indent=" " * 4,
+        subsequent_indent=" " * 8,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ).fill
+    return "\n".join(fill(f"{name}: {text}") for name, text in settings.documentation().items())

@@ -152,13 +152,11 @@ def folder_beside(path: StrPath) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def claim(
-    folder: Path, *, holds: str, resume: bool, may_hold: Collection[str] = ()
-) -> Iterator[None]:
+def claim(folder: Path, *, resume: bool, may_hold: Collection[str] = ()) -> Iterator[None]:
     """Reserve the folder `output` for this process. The system releases the lock when it ends.
 
     The folder is created if absent, and removed again on an error if nothing was written to it.
-    Unless `resume`, it may hold only files named in `may_hold`. `holds` is "run" or "search".
+    Unless `resume`, it may hold only files named in `may_hold`.
     """
     created = not folder.exists()
     make_folder("output", folder)
@@ -171,7 +169,7 @@ def claim(
         raise ArgumentError("output", f"{message} is in use. {way_out}") from None
     try:
         if not resume:
-            check_new(folder, holds=holds, may_hold=may_hold)
+            check_new(folder, may_hold=may_hold)
         yield
     except BaseException:
         if created and {path.name for path in folder.iterdir()} <= {LOCK}:
@@ -183,13 +181,11 @@ def claim(
         lock.release()
 
 
-def check_new(
-    folder: Path, *, holds: str, may_hold: Collection[str] = (), name: str = "output"
-) -> None:
-    """Raise `FileExistsError` unless the folder `name` can hold a new "run" or "search"."""
+def check_new(folder: Path, *, may_hold: Collection[str] = (), name: str = "output") -> None:
+    """Raise `FileExistsError` unless the folder `name` is new or holds unfinished files alone."""
     if folder.exists() and (not folder.is_dir() or is_used(folder, may_hold=may_hold)):
         message = f"`{name}` must be a new or empty folder. Received: {str(folder)!r}, which is not"
-        way_out = f"Choose another folder, or resume the {holds} in it with --resume."
+        way_out = "Choose another folder, or resume what is in it with --resume."
         raise FileExistsError(f"{message}. {way_out}")
 
 
@@ -218,14 +214,10 @@ def make_folder(name: str, folder: Path) -> None:
 
 def check_output_file(name: str, path: StrPath) -> None:
     """Raise `ArgumentError` unless a file can be written at `path`, given as argument `name`."""
-    if os.path.isdir(path):
-        fault = "which is a folder. Add a file name."
-    elif not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        fault = "whose folder does not exist. Create it first."
-    else:
-        return
-    message = "must be a file in an existing folder."
-    raise ArgumentError(name, f"{message} Received: {os.fspath(path)!r}, {fault}")
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        fault = "which is a folder, or whose folder does not exist"
+        received = f"Received: {os.fspath(path)!r}, {fault}."
+        raise ArgumentError(name, f"must be a file in an existing folder. {received}")
 
 
 def seal(folder: Path, name: str, body: Mapping[str, object]) -> None:

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias, Union
 
-from dualnet._checks import ArgumentError, StrPath, did_you_mean, is_number
+from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._files import NotARegularFileError, read_regular
 
 
@@ -34,9 +34,7 @@ KINDS: dict[type, Kind] = {
     str: Kind("text", lambda value: type(value) is str),
     bool: Kind("true or false", lambda value: type(value) is bool),
     int: Kind("an integer", lambda value: type(value) is int),
-    float: Kind("a number", is_number),
     dict: Kind("a table", lambda value: type(value) is dict),
-    list: Kind("a list that is not empty", lambda value: type(value) is list and bool(value)),
 }
 
 

@@ -74,7 +74,7 @@ class Reading(Scoring):
     group = "how to read"
 
     sequence_length: int | None = count(None, least=1)
-    """int. Tokens per step. None by sentence."""
+    """int. Tokens per step, and per update; default by rule. None by sentence."""
 
     by_sentence: bool = False
     """bool. Read each sentence from the zero state."""
@@ -256,15 +256,6 @@ class DynamicEvaluating(Reading, AdaptationRule):
     recurrent layer; "output_matrix:RANK", a difference of the output matrix. Several are given as a
     list."""
 
-    temperature: float = field(1.0, check_temperature, metavar="T")
-    """float above 0. Divide the logits by it, in the score and in the step."""
-
-    sequence_length: int | None = count(None, least=1)
-    """int. Tokens per update; default by rule. None by sentence."""
-
-    by_sentence: bool = False
-    """bool. Read each sentence from the zero state, and learn from it in one step."""
-
     def which(self) -> str | Sequence[str] | None:
         return self.adapt
 
@@ -284,9 +275,6 @@ class LearnerRule(AdaptationRule):
     rule: str | None = choice(None, RULES)
     """"nadam", "sgd" or "rms". By default that of a shipped model's own figures, and "sgd" for any
     other."""
-
-    learning_rate: float | str | None = field(None, check_rate_or_auto, hidden=True)
-    """float above 0. By default that of the rule, see `RULES`."""
 
 
 class LearnerRuleArguments(AdaptationRuleArguments, total=False):

@@ -295,7 +295,7 @@ def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
     ("options", "message"),
     [
         ("--output {}/a.txt", "must end in .jsonl, .tsv or .parquet"),
-        ("--output {}/none/a.tsv", "whose folder does not exist"),
+        ("--output {}/none/a.tsv", "must be a file in an existing folder"),
         ("--resume", "`--resume` needs --output"),
         ("--shard 0/3", "I from 1 to N"),
         ("--format surprisal --adapt --shard 1/2", "`--shard` cannot be combined with --adapt"),

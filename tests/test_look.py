@@ -15,7 +15,6 @@ import dualnet
 from dualnet import analysis, builders, looking
 from dualnet.builders.reader import Reader
 from dualnet.looking import page as page_module
-from dualnet.runs import shipped
 from dualnet.text import ByteTokenizer, Vocabulary
 from tests import commands
 from tests.checks import assert_same, few_elsewhere, once, small, strong, values
@@ -398,11 +397,3 @@ def test_a_text_of_too_many_units_is_refused(monkeypatch):
     monkeypatch.setattr(page_module, "MOST_UNITS", 4)
     with pytest.raises(ValueError, match="at most 4 units of the tokeniser. Received: 5"):
         dualnet.look(a_model(), "the the the the the")
-
-
-def test_without_shipped_models_a_run_must_be_named(tmp_path, monkeypatch, cli):
-    monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path)
-    said = cli.refused(f"look --text the --output {tmp_path}/page.html")
-    assert "`RUN` must be given: no model is shipped" in said
-    with pytest.raises(ValueError, match="`models` must be given: no model is shipped"):
-        dualnet.look(text="the")

@@ -256,13 +256,6 @@ def test_a_shipped_model_learns_by_the_rule_of_its_own_figures(tiny_shipped, tmp
     )
 
 
-def test_without_any_folder_nothing_is_listed(tmp_path, monkeypatch, cli):
-    monkeypatch.setattr(shipped, "folder_of_shipped", lambda: tmp_path / "pretrained")
-    assert zoo.list_models(pretrained=True) == []
-    assert cli("list --pretrained").startswith("No model matches")
-    assert "No model is shipped." in cli.refused("score dual_lstm.wikitext-2 --text a")
-
-
 @pytest.mark.parametrize(("unit", "told"), [("<unk>", "<unk>"), (" ", "  ")])
 def test_units_that_only_unknown_words_take_are_never_generated(tiny, unit, told):
     model = dualnet.load(tiny / "run")

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dualnet
 from dualnet._checks import ArgumentError
@@ -12,6 +12,9 @@ from dualnet.cli.console import Result, Table, quietly
 from dualnet.cli.options import OfCorpus, check_corpus, check_file, corpus_of, open_language_model
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
+
+if TYPE_CHECKING:
+    from dualnet.builders import LanguageModel
 
 
 class Plotting(Options):
@@ -63,7 +66,9 @@ class Rank(Experts):
     """Count singular values up to X as zero (default: by float32 rounding)."""
 
 
-def _opened(options: Experts, *, translates: bool = False) -> Iterator[tuple[Run, Any, Any]]:
+def _opened(
+    options: Experts, *, translates: bool = False
+) -> Iterator[tuple[Run, "LanguageModel", Any]]:
     """Yield each RUN, its model and the split to read.
 
     All RUNs are opened before Keras starts; they may be of models that translate if `translates`.

@@ -105,7 +105,7 @@ class Options(Settings):
         return {**values, "set": others or None}
 
 
-def argument(default: Any = dataclasses.MISSING, **option: Any) -> Any:
+def argument(default: object = dataclasses.MISSING, **option: Any) -> Any:
     """Return a field that is a positional argument of a command."""
     return field(default, positional=True, **option)
 
@@ -157,17 +157,16 @@ def _add_option(
     group: argparse._ActionsContainer, options: type[Options], name: str, text: str
 ) -> None:
     """Add the option of a field to a parser, or to a group of its options."""
-    own, field = options.option(name), options.__dataclass_fields__[name]
-    kind, default = kind_of(field).removesuffix(" | None"), default_of(field)
-    items = re.match(r"(?:list|Sequence)\[(\w+)\]", kind)
+    stated, field = options.option(name), options.__dataclass_fields__[name]
+    type, default = kind_of(field).removesuffix(" | None"), default_of(field)
     option: dict[str, Any] = {"default": None if default is dataclasses.MISSING else default}
-    if kind == "bool":
+    if type == "bool":
         option["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
-    elif items and not own.keys() & {"action", "nargs"}:
+    elif type.startswith(("list[", "Sequence[")) and not stated.keys() & {"action", "nargs"}:
         option |= {"action": "extend", "nargs": "+"}
-    if "int" in kind or "float" in kind:
-        option |= {"type": {"int": int, "float": float}.get(kind, value_of), "metavar": "N"}
-    option |= own
+    if "int" in type or "float" in type:
+        option |= {"type": {"int": int, "float": float}.get(type, value_of), "metavar": "N"}
+    option |= stated
     completer, names = option.pop("completer", None), option.pop("flags", [options.flag(name)])
     if option.pop("positional", False):
         names = [name]
@@ -183,7 +182,8 @@ def _help(options: type[Options], text: str) -> str:
     """Return the text of a field as the help of its option, with options for names of fields."""
     flags = {f"`{name}`": options.flag(name) for name in options.names()}
     text = re.sub("`[^`]+`", lambda match: flags.get(match[0], match[0]), text)
-    return text.removeprefix("bool. ").removesuffix(".").replace("%", "%%")
+    text = re.sub("^(bool|int|str or list of str)[.] ", "", text)  # the kind of value, for Python
+    return text.removesuffix(".").replace("%", "%%")
 
 
 def command_of(words: Sequence[str]) -> str:
@@ -195,12 +195,12 @@ def command_of(words: Sequence[str]) -> str:
 def parse(command: str, words: Sequence[str]) -> Options:
     """Return the options of a command, checked, that the words after its name give."""
     parser, options = parser_of(command), options_of(command)
-    found, rest = parser.parse_known_intermixed_args(words)
+    arguments, rest = parser.parse_known_intermixed_args(words)
     if rest:
         raise ValueError(_unrecognized(parser, options, rest))
-    values = vars(found)
+    values = vars(arguments)
     if "set" in values:
-        values |= options.set_fields(found.set or [])
+        values |= options.set_fields(values["set"] or [])
     return options(**values)
 
 

@@ -18,23 +18,16 @@ from dualnet._checks import finite
 
 
 class Table(NamedTuple):
-    """Rows of cells under a head. The last cell is truncated if a row would exceed `columns`."""
+    """Rows of cells under a head."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
-    columns: int | None = None
-    shows_head: bool = True
 
     def __str__(self) -> str:
-        head, *rows = [[*map(str, row)] for row in [self.head, *self.rows]]
-        widths = [max(map(len, cells)) for cells in zip(head, *rows)][:-1]
-        lines = []
-        for *cells, last in [*[head] * self.shows_head, *rows]:
-            if self.columns is not None:
-                last = truncate(last, self.columns - sum(widths) - 2 * len(widths))
-            padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths)]
-            lines.append(printable("  ".join([*padded, last]).rstrip()))
-        return "\n".join(lines)
+        rows = [[*map(str, row)] for row in [self.head, *self.rows]]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join(map(printable, lines))
 
 
 class Result:
@@ -138,7 +131,7 @@ def quietly(module: str, *, seeds: bool = False) -> ModuleType:
 def silence() -> AbstractContextManager[None]:
     """Hide standard error; show it if an exception is raised."""
     sys.stderr.flush()
-    return _contexts.hidden_stderr(lambda error: isinstance(error, Exception))
+    return _contexts.hidden_stderr()
 
 
 @contextlib.contextmanager

@@ -32,7 +32,6 @@ from dualnet.requests import (
     Dividing,
     DynamicEvaluating,
     Evaluating,
-    Translating,
     check_temperature,
 )
 from dualnet.runs import Run
@@ -46,6 +45,20 @@ if TYPE_CHECKING:
 TUNING_TOKENS = 50_000
 PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
+
+
+# What is printed of a result if it has the key, and that is neither empty nor False.
+LINES = {
+    "by_sentence": "read by sentence, each after <eos> from the zero state",
+    "window": "read in windows of {window} tokens, each from the zero state",
+    "cache": "with a neural cache, size={cache[size]}, weight={cache[weight]}, "
+    "scale={cache[scale]}, start={cache[start]}",
+    "tuning_tokens": "temperature {temperature:.4g}, the best on the first {tuning_tokens:,} "
+    "tokens of the validation split",
+    "samples": "probabilities averaged over {samples} passes with dropout, rates scaled by "
+    "{dropout_scale:g}, seed {seed}",
+    "keep": "the adapted model is in {keep}",
+}
 
 
 def check_or_best(name: str, value: object) -> None:
@@ -153,9 +166,8 @@ def evaluate(options: Evaluate) -> Result:
     settings.setdefault("by_sentence", text.by_sentence and "window" not in settings)
     text.find_temperature(settings)
     static = evaluation.evaluate(text.model, text.tokens, **settings)
-    names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature", "by_sentence",
-             "window"]  # fmt: skip
-    names += ["dropout_scale", "seed"] if static.mc_dropout_samples else []
+    names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature", "by_sentence"]
+    names += ["window", *["dropout_scale", "seed"] * bool(static.mc_dropout_samples)]
     names += [metric.figure for metric in METRICS if getattr(static, metric.figure)]
     figures = {name: getattr(static, name) for name in names}
     return text.result({**figures, "samples": static.mc_dropout_samples, **static.figures()})
@@ -263,39 +275,24 @@ class Text:
         """Return the result with these figures, and with `lines` at the end of its text."""
         names = {"split": self.split, "corpus": self.corpus.name, "model": self.name}
         figures |= {**self.notes, **names}
-        return Result(figures, *_lines(figures, self.by_sentence), *lines)
+        return Result(figures, *self._lines(figures), *lines)
 
-
-# What is printed of a result if it has the key, and that is neither empty nor False.
-LINES = {
-    "by_sentence": "read by sentence, each after <eos> from the zero state",
-    "window": "read in windows of {window} tokens, each from the zero state",
-    "cache": "with a neural cache, size={cache[size]}, weight={cache[weight]}, "
-    "scale={cache[scale]}, start={cache[start]}",
-    "tuning_tokens": "temperature {temperature:.4g}, the best on the first {tuning_tokens:,} "
-    "tokens of the validation split",
-    "samples": "probabilities averaged over {samples} passes with dropout, rates scaled by "
-    "{dropout_scale:g}, seed {seed}",
-    "keep": "the adapted model is in {keep}",
-}
-
-
-def _lines(result: Mapping[str, Any], trained_by_sentence: bool) -> Iterator[str]:
-    """Yield the text of a result, whether static or dynamic."""
-    static = result.get("static_perplexity")
-    beside = "" if static is None else f", where static evaluation has {static:.2f}"
-    text = "perplexity {perplexity:.2f} on {tokens:,} tokens of {corpus} {split}"
-    yield text.format_map(result) + beside
-    yield comparison(result)
-    for metric in METRICS:
-        if metric.figure in result:
-            yield from metric.lines(result[metric.figure])
-    if result["batch_size"] != 1:
-        text = "read as {batch_size} streams, each from the zero state; the reference is 1"
-        yield text.format_map(result)
-    if trained_by_sentence and not (result.get("by_sentence") or result.get("window")):
-        yield "read as one stream, although the model was trained by sentence"
-    yield from (text.format_map(result) for key, text in LINES.items() if result.get(key))
+    def _lines(self, result: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the text of a result, whether static or dynamic."""
+        static = result.get("static_perplexity")
+        beside = "" if static is None else f", where static evaluation has {static:.2f}"
+        text = "perplexity {perplexity:.2f} on {tokens:,} tokens of {corpus} {split}"
+        yield text.format_map(result) + beside
+        yield comparison(result)
+        for metric in METRICS:
+            if metric.figure in result:
+                yield from metric.lines(result[metric.figure])
+        if result["batch_size"] != 1:
+            text = "read as {batch_size} streams, each from the zero state; the reference is 1"
+            yield text.format_map(result)
+        if self.by_sentence and not (result.get("by_sentence") or result.get("window")):
+            yield "read as one stream, although the model was trained by sentence"
+        yield from (text.format_map(result) for key, text in LINES.items() if result.get(key))
 
 
 def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
@@ -353,11 +350,11 @@ def _check_text(options: Adapt, run: Run) -> None:
 
 def _is_whole(options: Adapt, run: Run) -> bool:
     """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
-    corpus = options.corpus
-    needs_splits = options.temperature == "best" or (options.rule == "rms" and not run.is_folder)
-    if corpus is None or corpus in NAMES or options.fractions or options.split or needs_splits:
+    path, is_divided = options.corpus or "", bool(options.fractions or options.split)
+    is_divided |= options.temperature == "best" or (options.rule == "rms" and not run.is_folder)
+    if is_divided or path in NAMES or run.own_reading(path):
         return False
-    return os.path.isfile(os.path.expanduser(corpus)) and not run.own_reading(corpus)
+    return os.path.isfile(os.path.expanduser(path))
 
 
 # --- models that translate
@@ -366,32 +363,37 @@ def _is_whole(options: Adapt, run: Run) -> bool:
 def _of_translator(options: Evaluate, run: Run, model: "TranslationModel") -> Result:
     """Return the perplexity of the targets of a split, and what the translations score."""
     from dualnet import evaluation
-    from dualnet.evaluation.arguments import check_translators
     from dualnet.evaluation.pair_perplexity import evaluate_pairs
     from dualnet.evaluation.translations import check_packages
     from dualnet.generation import translate
 
-    protocol, beam, split = (
-        options.protocol or "sacrebleu",
-        options.beam or 5,
-        options.split or "test",
-    )
-    check_translators([model])
+    protocol, beam = options.protocol or "sacrebleu", options.beam or 5
     corpus, is_whole = _pairs_to_evaluate(options, run, model)
     check_packages(protocol, corpus.target)
-    Translating(beam=beam).check_width(len(model.vocabulary))
+    split = options.split or "test"
     pairs = corpus.split(split)
-    evaluated = evaluate_pairs(model, corpus, split)
     lines = translate(model, pairs.source_lines, beam=beam)
     if protocol == "rouge":
         scores = evaluation.rouge(lines, pairs.target_lines)
     else:
         how = {"protocol": protocol, "language": corpus.target}
         scores = evaluation.translation_metrics(lines, pairs.target_lines, **how)
-    names = {"split": "whole" if is_whole else split, "corpus": corpus.name,
-             "source": corpus.source, "target": corpus.target, "model": model.name}  # fmt: skip
-    figures = {"perplexity": evaluated.perplexity, "tokens": evaluated.tokens,
-               **evaluated.figures(), **scores, "beam": beam, "pairs": len(pairs)}  # fmt: skip
+    evaluated = evaluate_pairs(model, corpus, split)
+    names = {
+        "split": "whole" if is_whole else split,
+        "corpus": corpus.name,
+        "source": corpus.source,
+        "target": corpus.target,
+        "model": model.name,
+    }
+    figures = {
+        "perplexity": evaluated.perplexity,
+        "tokens": evaluated.tokens,
+        **evaluated.figures(),
+        **scores,
+        "beam": beam,
+        "pairs": len(pairs),
+    }
     shown = [
         f"perplexity {evaluated.perplexity:.2f} on {evaluated.tokens:,} target tokens of "
         f"{corpus.name} {names['split']}, {corpus.source} to {corpus.target}"
@@ -433,7 +435,7 @@ def _check_keep(keep: str, run: Run) -> None:
         message = f"needs a RUN folder, whose card it copies. Received: {str(run.path)!r}."
         raise ArgumentError("--keep", message)
     check_own(keep, name="keep")
-    check_new(Path(keep), name="keep", holds="run", may_hold=EARLY_FILES)
+    check_new(Path(keep), name="keep", may_hold=EARLY_FILES)
 
 
 def _check_kind(options: Evaluate, translates: bool) -> None:

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -196,7 +196,7 @@ def translation_results(card: zoo.Card) -> str:
     return ""
 
 
-def listed_result(result: Mapping[str, Any]) -> str:
+def listed_result(result: Mapping[str, object]) -> str:
     """Return the source, settings, parameters and figures of a result, published or our own."""
     setup, figures = [], []
     for key, value in result.items():
@@ -293,9 +293,10 @@ def data(options: Data) -> Result:
         size = f"{sizes[split]:>6.2f} bytes per token" if sizes else ""
         line = f"{split:6}{len(ids):>12,} tokens {counts[split]:>10,} {ended}{size}"
         lines.append(f"{line}   {tokenizer.decode(ids[:shown])!r} ...")
-    optional = ("fractions", "bytes_per_token")
-    known = {key: value for key, value in result.items() if value or key not in optional}
-    return Result(known, *lines, units, corpus.note)
+    for name in ("fractions", "bytes_per_token"):
+        if not result[name]:
+            del result[name]
+    return Result(result, *lines, units, corpus.note)
 
 
 def _bytes_per_token(corpus: Corpus, options: Data) -> dict[str, float]:
@@ -439,10 +440,7 @@ def show_tokenizer(options: ShowTokenizer) -> Result:
     if tokenizer_suffix(path) or (path.is_file() and path.suffix != ".keras"):
         tokenizer = load_tokenizer(path)
     else:
-        run = Run.open(path)
-        if not run.is_folder:
-            message = "must be a RUN folder or a file of a tokeniser. Received: a .keras file."
-            raise ArgumentError("TOKENIZER", message)
+        run = Run.open_folder(path)
         run.check_sums()
         tokenizer = run.vocabulary
     texts = []

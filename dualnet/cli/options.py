@@ -126,9 +126,9 @@ class Pairs(Options):
 
     def read_pairs(self, splits: Sequence[str] = SPLITS, **settings: Any) -> PairCorpus:
         """Return the corpus that `--pairs` and its options name, with other `settings`."""
-        files = self.files and dict(zip(SPLITS, zip(self.files[::2], self.files[1::2])))
-        given = {"source": self.source, "target": self.target, "files": files, **settings}
-        return corpora.load_pairs(self.pairs or "", splits=splits, **given)
+        files = dict(zip(SPLITS, zip(self.files[::2], self.files[1::2]))) if self.files else None
+        sides = {"source": self.source, "target": self.target, "files": files}
+        return corpora.load_pairs(self.pairs or "", splits=splits, **{**sides, **settings})
 
 
 class ReadingPairs(Pairs, Reading):
@@ -157,8 +157,8 @@ class ReadingPairs(Pairs, Reading):
         return self.source_tokenizer, self.tokenizer
 
     def read_pairs(self, splits: Sequence[str] = SPLITS, **settings: Any) -> PairCorpus:
-        own = {"tokenizer": self.asked_tokenizers(), **self.given(["max_tokens", "lowercase"])}
-        return super().read_pairs(splits, **{**own, **settings})
+        read_as = {"tokenizer": self.asked_tokenizers(), **self.given(["max_tokens", "lowercase"])}
+        return super().read_pairs(splits, **{**read_as, **settings})
 
 
 class Setting(Options):
@@ -194,15 +194,16 @@ class Resuming(OfCorpus, Setting):
     quiet: bool = False
     """Do not show the progress."""
 
-    def arguments_of(self, *own: str) -> dict[str, Any]:
+    def arguments_of(self, *of_command: str) -> dict[str, Any]:
         """Return the options that were given, as arguments of the function of the command.
 
-        `own` are further options that the command reads itself. The function refuses any other
-        that it does not know.
+        Without those `of_command`, which it reads itself. The function refuses any other that it
+        does not know.
         """
-        own = ("json", "set", "quiet", "corpus", *own)
-        arguments = {name: value for name, value in self.changed().items() if name not in own}
-        return {**arguments, "progress": not self.quiet}
+        arguments = {**self.changed(), **self.settings, "progress": not self.quiet}
+        for name in ("json", "set", "quiet", "corpus", *of_command):
+            arguments.pop(name, None)
+        return arguments
 
 
 def open_language_model(path: str, *, name: str = "path", use: str = "dualnet translate") -> Run:

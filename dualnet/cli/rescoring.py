@@ -118,11 +118,11 @@ def rescore(options: Rescore) -> Result | None:
     from dualnet.extras.rescoring.rescoring import rescored
 
     models = {name: run.model() for name, run in zip(names, runs)}
-    found = rescored(models, lists, request, weights, sources)
+    scored = rescored(models, lists, request, weights, sources)
     if references is None:
-        _write(options, found)
+        _write(options, scored)
         return None
-    return _tune(options, list(found), references, weights or dict.fromkeys(names, 1.0))
+    return _tune(options, list(scored), references, weights or dict.fromkeys(names, 1.0))
 
 
 def _names(options: Rescore, runs: Sequence[Run]) -> list[str]:

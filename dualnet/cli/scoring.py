@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from dualnet.cli.evaluating import ChoosesRule, with_published_rule
 from dualnet.cli.options import OfRun, OfTexts, name_of, open_language_model
 from dualnet.cli.outputs import FORMATS, Lines, Parts, Row
 from dualnet.corpora.records import WHOLE, Block, Records
-from dualnet.corpora.sentence_pairs import files_of_pairs, pair_of
+from dualnet.corpora.sentence_pairs import SentencePair, files_of_pairs, pair_of
 from dualnet.requests import Scoring, Surprising
 from dualnet.runs import Run
 from dualnet.text.files import Line
@@ -69,6 +69,10 @@ class Streaming(Options):
 
     needs = {"output": ["resume"]}
 
+    def read(self, line: Line) -> Any:
+        """Return what a line holds, as the scorer takes it."""
+        return line.text
+
     def part(self) -> tuple[int, int]:
         return check_shard("shard", self.shard) if self.shard else WHOLE
 
@@ -109,11 +113,13 @@ def score(options: Score) -> Result | None:
     columns = shutil.get_terminal_size().columns
     words = "words" if model.vocabulary.kind == "words" else "whole_words"
     for number, block in enumerate(rows):
-        cells = [
-            [console.number(row["perplexity"]), f"{row['tokens']:,}", " ".join(row[words])]
-            for row in block
-        ]
-        print(Table(["perplexity", "tokens", "text"], cells, columns, number == 0), flush=True)
+        if number == 0:  # errors are raised before anything is printed
+            print("perplexity  tokens  text")
+        for row in block:
+            figures = f"{console.number(row['perplexity']):<10}  {row['tokens']:<6,}  "
+            text = console.printable(" ".join(row[words]))
+            print(figures + console.truncate(text, columns - len(figures)))
+        sys.stdout.flush()
     print()
     return _totals(options, scorer)
 
@@ -166,14 +172,10 @@ def _rows(
     run: Run,
     records: Records,
     scorer: "Scorer",
-    item: Callable[[Line], Any] = lambda line: line.text,
 ) -> Iterator[list[Row]]:
-    """Yield the rows of each block, or write all into `--output`; with `--resume`, the rest.
-
-    `item` makes of a line what the scorer reads.
-    """
+    """Yield the rows of each block, or write all into `--output`; with `--resume`, the rest."""
     if options.output is None:
-        return (rows for _, rows in _scored(options, records, scorer, item))
+        return (rows for _, rows in _scored(options, records, scorer))
     settings = {name: value for name, value in options.changed().items() if name in DECISIVE}
     settings |= {"bytes": records.size, "weights": run.weights_sha256}
     if len(records.paths) > 1:  # in another order, they have other numbers
@@ -181,7 +183,7 @@ def _rows(
     path = Path(options.output)
     format = Parts if path.suffix == ".parquet" else Lines
     output = format(path, scorer, settings, shard=options.part(), resume=options.resume)
-    output.write(_scored(options, records, scorer, item, after=output.after))
+    output.write(_scored(options, records, scorer, after=output.after))
     return iter(())
 
 
@@ -189,7 +191,6 @@ def _scored(
     options: Streaming,
     records: Records,
     scorer: "Scorer",
-    item: Callable[[Line], Any],
     after: int = 0,
 ) -> Iterator[tuple[Block, list[Row]]]:
     """Yield each block of records and its rows."""
@@ -199,7 +200,7 @@ def _scored(
     with console.progress_bar(total, show=shows) as show:
         for block in records.blocks(options.part(), after=after):
             try:
-                rows = scorer.rows([item(line) for line in block.lines], block.first)
+                rows = scorer.rows([*map(options.read, block.lines)], block.first)
             except ArgumentError as error:
                 if place := _culprit(scorer, block):
                     raise ValueError(f"{error} It is in {place}.") from None
@@ -246,6 +247,9 @@ class MinimalPairs(OfRun, Streaming):
     format: str | None = choice(None, ["pairs"], metavar="pairs")
     """'pairs': print a tab-separated row for each pair, with both log-probabilities."""
 
+    def read(self, line: Line) -> SentencePair:
+        return pair_of(line)
+
 
 def minimal_pairs(options: MinimalPairs) -> Result | None:
     """Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).
@@ -259,7 +263,7 @@ def minimal_pairs(options: MinimalPairs) -> Result | None:
     scorers = console.quietly("dualnet.scorers")
     model = run.model()
     scorer = scorers.PairScorer(model)
-    blocks = _rows(options, run, pairs, scorer, pair_of)
+    blocks = _rows(options, run, pairs, scorer)
     if options.format == "pairs" and options.output is None:
         return _printed(options, blocks, scorer)
     for _ in blocks:

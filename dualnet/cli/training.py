@@ -27,8 +27,11 @@ from dualnet.runs.shipped import card_of_run
 if TYPE_CHECKING:
     from dualnet import training
 
-SEEDS = {"valid_perplexity": "validation", "test_perplexity": "test",
-         "test_bits_per_byte": "test, bits per byte"}  # fmt: skip
+SEEDS = {
+    "valid_perplexity": "validation",
+    "test_perplexity": "test",
+    "test_bits_per_byte": "test, bits per byte",
+}
 
 
 class Training(Resuming):
@@ -101,11 +104,11 @@ def train(options: Train) -> Result:
     _check_training(options)
     corpus = _corpus_or_pairs(options, card)
     training = quietly("dualnet.training", seeds=True)
-    settings = {**(options.reading() if options.pairs is None else {}), **options.settings}
+    read_as = options.reading() if options.pairs is None else {}
     if options.dry_run:
-        return _dry_run(options, model, corpus, settings)
-    own = {"name", "card_for", "dry_run", *ReadingPairs.names()}
-    settings |= options.arguments_of(*own)
+        return _dry_run(options, model, corpus, {**read_as, **options.settings})
+    of_command = {"name", "card_for", "dry_run", *ReadingPairs.names()}
+    settings = {**options.arguments_of(*of_command), **read_as}
     if options.seeds is None:
         return _result(training.train(model, corpus, **settings))
     result = training.train_seeds(model, corpus, **settings)
@@ -175,7 +178,7 @@ def gate(options: Gate) -> Result:
     _check_training(options)
     training = quietly("dualnet.training", seeds=True)
     corpus = run.corpus() if options.corpus is None else options.corpus
-    settings = {**options.arguments_of("run_folder"), **options.settings}
+    settings = options.arguments_of("run_folder")
     return _result(training.train_gate(options.run_folder, corpus, **settings))
 
 
@@ -187,7 +190,7 @@ def ensemble(options: Ensemble) -> Result:
     """
     way_out = "dualnet translate --ensemble"
     runs = [str(open_language_model(run, use=way_out).path) for run in options.run_folders]
-    check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
+    check_new(Path(options.output), may_hold=EARLY_FILES)
     folder = quietly("dualnet.training").combine_runs(runs, options.output)
     result = {"path": folder, "members": runs}
     return Result(result, f"An ensemble of {len(runs)} models in {folder}")
@@ -201,7 +204,7 @@ def _check_training(options: Training) -> None:
         elif is_number(value) and name.endswith(("units", "_layers", "batch_size", "_length")):
             check_count(name, value, least=1)
     if not options.resume:
-        check_new(Path(options.output), holds="run", may_hold=EARLY_FILES)
+        check_new(Path(options.output), may_hold=EARLY_FILES)
     read_as = options.reading() if isinstance(options, Reading) else {}
     check_corpus(options.corpus, read_as, resume=options.resume)
 

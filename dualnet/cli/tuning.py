@@ -46,8 +46,10 @@ def jobs(options: Jobs) -> Result:
     if options.name is not None:
         job = load_job(options.name)
         return Result(dataclasses.asdict(job), text_of(options.name).rstrip())
-    known = [*map(load_job, list_jobs())]
-    rows = [[job.name, job.kind, job.tuner, str(len(job.space)), job.table] for job in known]
+    rows = [
+        [job.name, job.kind, job.tuner, len(job.space), job.table]
+        for job in map(load_job, list_jobs())
+    ]
     return Result(list_jobs(), Table(["job", "kind", "tuner", "searched", "source"], rows))
 
 
@@ -62,12 +64,12 @@ def tune(options: Tune) -> Result:
     if run is not None:
         run = str(open_language_model(run, name="run").path)
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
-        check_new(Path(options.output), holds="search", may_hold=(JOB, CORPUS))
+        check_new(Path(options.output), may_hold=(JOB, CORPUS))
     if "chief" in os.environ.get("KERASTUNER_TUNER_ID", "chief"):  # a worker needs no corpus
         check_corpus(options.corpus, options.reading(), resume=options.resume)
     with silence():  # starts no backend: the devices are for the trials
         from dualnet.tuning import search
-    arguments = {**options.arguments_of("job", "run_folder"), **options.settings}
+    arguments = options.arguments_of("job", "run_folder")
     tuner = search(options.job, options.corpus, run=run, **arguments)
     if tuner.is_worker:
         return Result({"worker": tuner.tuner_id}, "The chief has no more trials.")

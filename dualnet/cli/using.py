@@ -31,7 +31,7 @@ from dualnet.requests import (
     check_reading,
 )
 from dualnet.runs import Run
-from dualnet.runs.shipped import list_shipped, require_shipped
+from dualnet.runs.shipped import list_shipped, shipped_of_english
 
 if TYPE_CHECKING:
     from dualnet.builders import TranslationModel
@@ -70,7 +70,7 @@ def look(options: Look) -> Result:
         dualnet look --text "The ship was built in 1904." --output page.html
         dualnet look runs/lstm runs/dual article.txt --adapt --output page.html
     """
-    runs = [open_language_model(run) for run in options.run_folders or require_shipped("RUN")]
+    runs = [open_language_model(run) for run in options.run_folders or shipped_of_english()]
     for path in (*(run.path for run in runs), options.file):
         if path and os.path.realpath(path) == os.path.realpath(options.output):
             required = "must not be a file that is read."
@@ -253,19 +253,19 @@ def translate(options: Translate) -> Result | None:
     settings = Translating.fields_of(options.arguments())
     if not (options.json or options.output or options.plot):  # text is shown as it is found
         for first in range(0, len(texts), LINES):
-            found = generation.translations(models, texts[first : first + LINES], **settings)
-            print(_text(options, found, first), flush=True)
+            translated = generation.translations(models, texts[first : first + LINES], **settings)
+            print(_text(options, translated, first), flush=True)
         return None
-    found = generation.translations(models, texts, **settings)
+    translated = generation.translations(models, texts, **settings)
     if options.plot is not None:
-        _plot(Path(options.plot), models[0], texts, [best for best, *_ in found])
+        _plot(Path(options.plot), models[0], texts, [best for best, *_ in translated])
     fields = ("text", "score", "normalized_score")
     rows = [
         {"text": text, "translations": [{f: getattr(one, f) for f in fields} for one in best]}
-        for text, best in zip(texts, found)
+        for text, best in zip(texts, translated)
     ]
     used = options.given(["beam", "length_normalization"])
-    result = Result({"texts": rows, **used}, _text(options, found))
+    result = Result({"texts": rows, **used}, _text(options, translated))
     if options.output is None:
         return result
     write_whole(options.output, (json_of(result.to_dict()) if options.json else str(result)) + "\n")

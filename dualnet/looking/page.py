@@ -21,7 +21,7 @@ from dualnet.evaluation.words import words_of
 from dualnet.looking.reading import Reading, read
 from dualnet.requests import DynamicEvaluating, Looking, LookingArguments, check_reading
 from dualnet.runs import Run
-from dualnet.runs.shipped import require_shipped
+from dualnet.runs.shipped import shipped_of_english
 from dualnet.text import UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
@@ -153,7 +153,7 @@ DIGITS = {"bits": 5, "probabilities": 6, "gates": 4, "shares": 4}
 def _named(models: Models) -> dict[str, Model]:
     """Return the models and paths of models by names that differ."""
     if models is None:
-        models = require_shipped("models")
+        models = shipped_of_english()
     if isinstance(models, (LanguageModel, str, os.PathLike)):
         models = [models]
     if not isinstance(models, (Mapping, Sequence)) or not models:

@@ -21,14 +21,9 @@ def list_shipped() -> list[str]:
     return sorted(path.parent.name for path in folder_of_shipped().glob("*/card.toml"))
 
 
-def require_shipped(argument: str) -> list[str]:
-    """Return the names of the best shipped models, in place of `argument`; there must be one.
-
-    A plain model comes before its variants, whose names are longer.
-    """
-    if not (names := list_shipped()):
-        raise ArgumentError(argument, "must be given: no model is shipped with this version.")
-    return sorted([name for name in names if name.endswith(".english")] or names, key=len)
+def shipped_of_english() -> list[str]:
+    """Return the names of the shipped models of English: plain ones, then their variants."""
+    return sorted((name for name in list_shipped() if name.endswith(".english")), key=len)
 
 
 def find_run(path: StrPath) -> Path:
@@ -86,8 +81,7 @@ def copy_licences(folder: Path, runs: Iterable[StrPath]) -> None:
 
 def names_of_shipped() -> str:
     """Return a sentence with the names of the shipped models."""
-    names = ", ".join(list_shipped())
-    return f"Shipped models: {names}." if names else "No model is shipped."
+    return f"Shipped models: {', '.join(list_shipped())}."
 
 
 def is_shipped(folder: StrPath) -> bool:

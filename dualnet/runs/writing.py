@@ -19,7 +19,7 @@ def write_run(
 ) -> None:
     """Write a RUN folder, new or empty, of a `model` with a vocabulary; see `write_files`."""
     check_own(folder)
-    with claim(folder, holds="run", resume=False, may_hold=run_folder.EARLY_FILES):
+    with claim(folder, resume=False, may_hold=run_folder.EARLY_FILES):
         write_files(folder, model, card, sources)
 
 

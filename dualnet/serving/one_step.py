@@ -36,7 +36,7 @@ def to_onnx(
         import onnx
         import tf2onnx
     function = tf.function(step, input_signature=specs, autograph=False)
-    with hidden_stderr(bool):  # the lines and warnings of a converter
+    with hidden_stderr():  # the lines and warnings of a converter
         proto, _ = tf2onnx.convert.from_function(function, input_signature=specs, opset=18)
     by_name = {output.name: output for output in proto.graph.output}
     del proto.graph.output[:]
@@ -53,7 +53,7 @@ def litert_bytes(model: LanguageModel) -> bytes:
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.core.variables]
     module.step = tf.function(step, input_signature=specs, autograph=False)
-    with tempfile.TemporaryDirectory() as folder, hidden_stderr(bool):
+    with tempfile.TemporaryDirectory() as folder, hidden_stderr():
         tf.saved_model.save(module, folder, signatures={"step": module.step})
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
         try:

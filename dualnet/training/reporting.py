@@ -109,7 +109,7 @@ class Tables(keras.callbacks.Callback):
         events = []
         for row in history[self.num_events :]:
             scalars = {tag: value for tag, value in row.items() if tag != "phase"}
-            events.append((int(row["epoch"]), _tensorboard.scalars(scalars)))
+            events.append((int(row["epoch"]), scalars))
         # At first a fresh file, so that a resumed run has each epoch once.
         _tensorboard.write(folder / "tensorboard", events, append=self.num_events > 0)
         self.num_events = len(history)

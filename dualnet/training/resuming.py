@@ -42,7 +42,7 @@ def resume(
 ) -> Iterator[Training]:  # fmt: skip
     """Yield the run in `folder`, restored; the other arguments are those of `train`."""
     check_own(folder)
-    with claim(folder, holds="run", resume=True):
+    with claim(folder, resume=True):
         remove_unfinished(folder)
         remove_unfinished(folder / kept.FOLDER)
         run = Run.open_folder(folder)

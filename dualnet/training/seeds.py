@@ -71,7 +71,7 @@ def train_seeds(
     if len({*seeds}) < max(2, len(seeds)):
         raise ArgumentError("seeds", "must be at least two integers, all different.", seeds=seeds)
     if not resume:
-        check_new(Path(output), holds="run")
+        check_new(Path(output))
     folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
     # The run that has the tokeniser and the settings of all.
     first = next((folder for folder in folders.values() if (folder / CARD).is_file()), None)

@@ -100,7 +100,7 @@ class Training:
 def begin(training: Training) -> Iterator[None]:
     """Claim the folder of a new run, and write what is known of it."""
     folder, card = training.folder, training.card
-    with claim(folder, holds="run", resume=False, may_hold=run_folder.EARLY_FILES):
+    with claim(folder, resume=False, may_hold=run_folder.EARLY_FILES):
         remove_unfinished(folder)
         run_folder.write_vocabularies(folder, training.corpus)
         run_folder.write_card(folder, card)

@@ -269,7 +269,7 @@ def search(
         message = "must be False for the tuner 'grid': KerasTuner forgets which trials are left."
         raise ArgumentError("resume", message, resume=True)
     leftover = (JOB, CORPUS)  # of a search that was killed as it began
-    claimed = claim(folder, holds="search", resume=resume, may_hold=leftover)
+    claimed = claim(folder, resume=resume, may_hold=leftover)
     with claimed, Interrupts() as interrupts:
         before = read_search(folder) if resume else None
         state, hypermodel = _begin(
