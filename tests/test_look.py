@@ -353,7 +353,6 @@ def test_bad_input_is_one_sentence(words, files, tmp_path, cli, monkeypatch):
     ("models", "settings", "message"),
     [
         ([], {}, "`models` must be a model, the path of a RUN"),
-        ({1: None, "1": None}, {}, r"`models` must have names that differ.*\[1, '1'\]"),
         (None, {"text": None}, r"`text` must be given: look\(models, text\), or look\(text=...\)"),
         (None, {"text": "the \ud800"}, "`text` must be text that UTF-8 can hold"),
         (None, {"adapt": True, "rule": "rms"}, "`statistics` must be given for the rule 'rms'"),

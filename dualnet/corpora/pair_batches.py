@@ -105,18 +105,16 @@ class PairBatches(ShuffledBatches):
 
     def _divide(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the first of the sorted pairs in each batch, and the widths of the batches."""
-        starts, shapes = [0], []
-        widest = (0, 0)
-        for k, (source, target) in enumerate(self._widths[self._sorted(None)].tolist()):
-            wider = max(source, widest[0]), max(target, widest[1])
+        widths = self._widths[self._sorted(None)]
+        starts, widest = [0], (0, 0)
+        for k, (source, target) in enumerate(widths.tolist()):
             rows = k - starts[-1] + 1
-            too_large = rows > self.batch_size or rows * sum(wider) > self.tokens_per_batch
+            widest = max(source, widest[0]), max(target, widest[1])
+            too_large = rows > self.batch_size or rows * sum(widest) > self.tokens_per_batch
             if rows > 1 and too_large:
                 starts.append(k)
-                shapes.append(widest)
-                wider = source, target
-            widest = wider
-        return np.array([*starts, len(self._pairs)]), np.array([*shapes, widest])
+                widest = source, target
+        return np.append(starts, len(widths)), np.maximum.reduceat(widths, starts)
 
     def _sorted(self, random: np.random.Generator | None) -> np.ndarray:
         """Return the pairs by their widths, those of equal widths in random order."""
@@ -135,9 +133,9 @@ class PairBatches(ShuffledBatches):
         order = np.arange(len(self)) if random is None else random.permutation(len(self))
         varies = (self._shapes != self._shapes[0]).any(axis=0)
         shapes = self._shapes[order][:, varies]
-        for first in range(len(order) if varies.any() else 0):
-            others = np.flatnonzero((shapes != shapes[first]).all(axis=1))
+        for first, shape in enumerate(shapes if varies.any() else ()):
+            others = np.flatnonzero((shapes != shape).all(axis=1))
             if len(others):
-                chosen = [first, others[0]]
-                return pairs, np.concatenate([order[chosen], np.delete(order, chosen)])
+                front = [first, others[0]]
+                return pairs, np.append(order[front], np.delete(order, front))
         return pairs, order

@@ -108,21 +108,16 @@ class SentenceBatches(ShuffledBatches):
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._begin(index)
-        starts, ends = self._bounds(index)
-        length = self._longest(index)
-        if index == 0 and len(self) > 1 and length == self._longest(1):
+        sentences = self._sentences(index)
+        length = max(map(len, sentences))
+        if index == 0 and len(self) > 1 and length == max(map(len, self._sentences(1))):
             length += 1
-        sentences = [self._tokens[start:end] for start, end in zip(starts, ends)]
         return self._padded(sentences, length, self.padding)
 
-    def _bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the starts and ends of the sentences of a batch."""
+    def _sentences(self, index: int) -> list[np.ndarray]:
+        """Return the sentences of a batch."""
         chosen = self._plan()[index * self.batch_size : (index + 1) * self.batch_size]
-        return self._starts[chosen], self._starts[chosen + 1]
-
-    def _longest(self, index: int) -> int:
-        starts, ends = self._bounds(index)
-        return int((ends - starts).max())
+        return [self._tokens[slice(*self._starts[i : i + 2])] for i in chosen]
 
     def _draw(self) -> np.ndarray:
         order = np.arange(len(self._starts) - 1)

@@ -30,8 +30,9 @@ ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, LookupError, Runtime
 FILES = "train.txt, valid.txt and test.txt"
 
 
-_PUBLISHED = resources.files("dualnet.corpora") / "downloads.toml"
-DOWNLOADS = tomllib.loads(_PUBLISHED.read_text("utf-8"))
+DOWNLOADS = tomllib.loads(
+    (resources.files("dualnet.corpora") / "downloads.toml").read_text("utf-8")
+)
 
 
 def cache_folder() -> Path:
@@ -70,19 +71,16 @@ def split_files(folder: Path) -> Files:
 
 
 def files_named(folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the files of `folder` that have one of `names`, or else one in other capitals."""
-    others = {path.name.lower(): path for path in folder.iterdir()}
-    paths = [folder / name for name in names]
-    paths = [path if path.is_file() else others.get(path.name.lower(), path) for path in paths]
-    return [path for path in paths if path.is_file()]
+    """Return the files of `folder` that have one of `names`, in capitals or not."""
+    present = {path.name.lower(): path for path in sorted(folder.iterdir()) if path.is_file()}
+    return [present[name.lower()] for name in names if name.lower() in present]
 
 
 def _text_files(folder: Path) -> list[Path]:
     """Return the .txt files of a split's folder; warn of all else but hidden files."""
-    entries = sorted(folder.iterdir()) if folder.is_dir() else []
-    shown = [path for path in entries if not path.name.startswith(".")]
-    paths = [path for path in shown if path.suffix.lower() == ".txt" and path.is_file()]
-    others = [path.name for path in shown if path not in paths]
+    entries = sorted(folder.glob("[!.]*"))
+    paths = [path for path in entries if path.suffix.lower() == ".txt" and path.is_file()]
+    others = [path.name for path in entries if path not in paths]
     if others:
         left_out = f"Left out of {str(folder)!r}: {', '.join(others[:5])}"
         warnings.warn(f"Of a split, only .txt files are read. {left_out}.", stacklevel=2)
@@ -106,19 +104,19 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
     """
     with open(path, "rb") as file:
         total = sum(1 for _ in file)
-    cuts = [0, *(round(total * share) for share in np.cumsum(fractions) / np.sum(fractions))]
-    inner = [_end_of_line(path, line, documents) for line in cuts[1:3]]
-    bounds = itertools.pairwise([0, *inner, path.stat().st_size])
+    train, valid, _ = (round(total * share) for share in np.cumsum(fractions) / np.sum(fractions))
+    inner = [_end_of_line(path, lines, documents) for lines in (train, valid)]
+    bounds = [0, *inner, path.stat().st_size]
     files: Files = {}
-    for split, share, lines, (start, end) in zip(SPLITS, fractions, np.diff(cuts), bounds):
+    for split, start, end in zip(SPLITS, bounds, bounds[1:]):
         files[split] = (Part(path, start, end),)
         text = blocks(path, start=start, end=end) if start < end else ()
         if not any(block.replace(END, " ").strip() for block in text):
             raise ArgumentError(
                 "fractions",
-                f"must leave text in each split. Received: fractions={tuple(fractions)}, of which "
-                f"{share:g} is {split}, {lines} of the {total} lines of {str(path)!r}. Choose a "
-                f"larger share for {split}, or give a folder with {FILES}.",
+                f"must leave text in each split. Received: fractions={tuple(fractions)}, which "
+                f"leave none in {split}, of the {total} lines of {str(path)!r}. Choose a larger "
+                f"share for {split}, or give a folder with {FILES}.",
             )
     return files
 
@@ -167,9 +165,9 @@ def _missing(name: str, reason: str) -> FileNotFoundError:
 
 def _download(name: str, missing: Sequence[str], folder: Path) -> None:
     """Fetch the missing splits into `folder`, each from the first mirror with the correct file."""
-    files, reasons = DOWNLOADS[name], []
+    reasons = []
     fetch = functools.cache(_fetched)  # one archive may hold all splits
-    for mirror in files["mirrors"]:
+    for mirror in DOWNLOADS[name]["mirrors"]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for split in missing:
@@ -177,7 +175,7 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
                 data = fetch(address)
                 if member:
                     data = zipfile.ZipFile(io.BytesIO(data)).read(member)
-                if hashlib.sha256(data).hexdigest() != files["sha256"][split]:
+                if hashlib.sha256(data).hexdigest() != DOWNLOADS[name]["sha256"][split]:
                     raise ValueError("the file does not match the known hash")
                 write_whole(folder / f"{split}.txt", data)
             return

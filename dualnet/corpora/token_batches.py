@@ -197,11 +197,7 @@ class TokenBatches(EpochBatches):
 
 def check_lengths(sequence_length: int, length_deviation: float, longest_length: int) -> None:
     """Check the arguments of `TokenBatches` for random lengths."""
-    if longest_length and longest_length < max(sequence_length, SHORTEST):
+    if length_deviation and 0 < longest_length < max(sequence_length, SHORTEST):
         required = f"must be 0, for no limit, or at least {SHORTEST} and `sequence_length`."
         received = {"longest_length": longest_length, "sequence_length": sequence_length}
         raise ArgumentError("longest_length", required, **received)
-    if longest_length and not length_deviation:
-        required = "must be 0 if all segments have the same length."
-        way_out = " Set `length_deviation` above 0."
-        raise ArgumentError("longest_length", required, way_out, longest_length=longest_length)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import html
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -136,12 +135,12 @@ def look(
         dynamic = DynamicEvaluating(**{**asked, "adapt": request.adapt_weights})
         for name, model in loaded.items():
             readings[name].append(read(model, stream, temperature, dynamic, statistics))
-    data = _data(text, tokenizer, ids, offsets, readings)
     perplexities = [
         {"name": name, **dict(zip(KINDS, [reading.perplexity for reading in of]))}
         for name, of in readings.items()
     ]
     segment = next(iter(readings.values()))[-1].segment
+    data = _data(text, tokenizer, ids, offsets, readings)
     return Page(_rendered(data), perplexities, len(ids), segment)
 
 
@@ -154,24 +153,23 @@ def _named(models: Models) -> dict[str, Model]:
     """Return the models and paths of models by names that differ."""
     if models is None:
         models = shipped_of_english()
+    if isinstance(models, Mapping):
+        return {str(name): model for name, model in models.items()}
     if isinstance(models, (LanguageModel, str, os.PathLike)):
         models = [models]
-    if not isinstance(models, (Mapping, Sequence)) or not models:
+    if not models:
         message = "must be a model, the path of a RUN, a list of them, or a dict of names to them."
         raise ArgumentError("models", message, models=models)
-    if isinstance(models, Mapping):
-        by_name = {str(name): model for name, model in models.items()}
-        if len(by_name) < len(models):
-            message = f"must have names that differ as text. Received: {list(models)}."
-            raise ArgumentError("models", message)
-        return by_name
     named: dict[str, Model] = {}
     short = [_name(model) for model in models]
     for model, base in zip(models, short):
-        if short.count(base) > 1 and isinstance(model, (str, os.PathLike)):
+        if isinstance(model, (str, os.PathLike)) and short.count(base) > 1:
             base = os.fspath(model)
-        names = itertools.chain([base], (f"{base} ({number})" for number in itertools.count(2)))
-        named[next(name for name in names if name not in named)] = model
+        name, number = base, 1
+        while name in named:
+            number += 1
+            name = f"{base} ({number})"
+        named[name] = model
     return named
 
 
@@ -186,8 +184,7 @@ def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
     tokenizers = {name: vocabulary_with_eos(model)[0] for name, model in models.items()}
     (first, tokenizer), *others = tokenizers.items()
     for name, other in others:
-        facts = [(t.sha256, t.documents, t.lowercase) for t in (tokenizer, other)]
-        if facts[0] != facts[1]:
+        if other != tokenizer:
             received = f"Received: {first!r} with {tokenizer!r}, {name!r} with {other!r}."
             way_out = " Make a page for each, or train them on one corpus."
             required = "must have one tokeniser, so that they predict the same units."

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from dualnet._checks import ArgumentError, check_choice, check_count
+from dualnet._checks import ArgumentError, as_texts, check_choice, check_count
 from dualnet.text.library_tokenizer import LibraryTokenizer, alphabet, library_errors
-from dualnet.text.plain_text import END, EOS, UNK, check_text
+from dualnet.text.plain_text import END, EOS, UNK
 
 KINDS = ("bpe", "unigram", "word-piece")  # that `train_tokenizer` makes of a given size
 LONGEST_WORD = 100  # characters that the library's word-piece reads at once
@@ -52,46 +52,59 @@ def train_tokenizer(
 
     if isinstance(texts, str):
         raise ArgumentError("texts", "must be a sequence of strings. Received: one string.")
-    special = [special] if isinstance(special, str) else list(special)
-    if len({*special, "", EOS}) != len(special) + 2 or "\n" in "".join(special):
-        required = f"must be different strings of one line, not empty, and none of them {EOS}."
+    special = as_texts(special)
+    if EOS in special:
+        required = f"must not hold {EOS}, which stands where a document ends."
         raise ArgumentError("special", required, special=special)
     learnt = check_size(kind, size, special=len(special))
-    ends = [END, "\n"] if documents == "line" else [END]
-    split = re.compile("|".join(map(re.escape, [*ends, *special]))).split
-    first = [EOS] if kind == "bpe" else [EOS, UNK]
-    options: dict[str, Any] = {"show_progress": False, "special_tokens": first}
-    options |= {"vocab_size": learnt} if learnt else {}
-    parts: Any  # the model, what divides texts, and the decoder
-    trainer: Any
-    if kind == "bpe":
-        parts = models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(initial_alphabet=sorted(alphabet()), **options)
-    elif kind == "unigram":
-        parts = models.Unigram(), pre_tokenizers.Metaspace(), decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(unk_token=UNK, **options)
-    elif kind == "word-piece":
-        # The library reads longer words as unknown, and a word with an unknown character whole:
-        # that of Chinese, which has no spaces, is a character.
-        pattern = tokenizers.Regex(f"\\p{{Han}}|[\\s\\S]{{{LONGEST_WORD}}}")
-        steps = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Split(pattern, "isolated")]
-        sequence = pre_tokenizers.Sequence(steps)
-        parts = models.WordPiece(unk_token=UNK), sequence, decoders.WordPiece(cleanup=False)
-        trainer = trainers.WordPieceTrainer(**options)
-    else:
-        single = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
-        parts = models.WordLevel(unk_token=UNK), single, decoders.Fuse()
-        trainer = trainers.WordLevelTrainer(**options)
-    tokenizer: Any = tokenizers.Tokenizer(parts[0])
-    tokenizer.pre_tokenizer, tokenizer.decoder = parts[1:]
+    options: dict[str, Any] = {"show_progress": False, "special_tokens": [EOS, UNK]}
+    if learnt:
+        options["vocab_size"] = learnt
+    # The library reads longer words as unknown, and a word with an unknown character whole: that
+    # of Chinese, which has no spaces, is a character.
+    long = tokenizers.Regex(f"\\p{{Han}}|[\\s\\S]{{{LONGEST_WORD}}}")
+    single = tokenizers.Regex(r"[\s\S]")
+    steps = [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Split(long, "isolated")]
+    kinds: dict[str, Any] = {  # the model, what divides texts, the decoder and the trainer
+        "bpe": (
+            models.BPE(),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+            trainers.BpeTrainer(
+                **{**options, "special_tokens": [EOS]}, initial_alphabet=sorted(alphabet())
+            ),
+        ),
+        "unigram": (
+            models.Unigram(),
+            pre_tokenizers.Metaspace(),
+            decoders.Metaspace(),
+            trainers.UnigramTrainer(**options, unk_token=UNK),
+        ),
+        "word-piece": (
+            models.WordPiece(unk_token=UNK),
+            pre_tokenizers.Sequence(steps),
+            decoders.WordPiece(cleanup=False),
+            trainers.WordPieceTrainer(**options),
+        ),
+        "characters": (
+            models.WordLevel(unk_token=UNK),
+            pre_tokenizers.Split(single, "isolated"),
+            decoders.Fuse(),
+            trainers.WordLevelTrainer(**options),
+        ),
+    }
+    model, divider, decoder, trainer = kinds[kind]
+    tokenizer: Any = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer, tokenizer.decoder = divider, decoder
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()  # so that the file says it
     counts: Counter[str] = Counter()  # of characters
+    # In a corpus, the ends of documents are marked by half of a surrogate pair.
+    ends = [END, *["\n"] * (documents == "line"), *special]
+    split = re.compile("|".join(map(re.escape, ends))).split
 
     def pieces() -> Iterator[str]:
         for text in texts:
-            # In a corpus, the ends of documents are marked by half of a surrogate pair.
-            check_text("texts", text.replace(END, "\n"))
             text = text.lower() if lowercase else text
             if kind == "word-piece":
                 counts.update(text)
@@ -111,7 +124,7 @@ def _commonest(tokens: Mapping[str, int], counts: Counter[str], size: int) -> di
     ordered = sorted(tokens, key=tokens.__getitem__)
     ranked = sorted(ordered[2:], key=lambda token: -counts[token.removeprefix("##")])
     kept = {*ordered[:2], *ranked[: size - 2]}
-    return {token: i for i, token in enumerate(token for token in ordered if token in kept)}
+    return {token: i for i, token in enumerate(filter(kept.__contains__, ordered))}
 
 
 def check_size(kind: str, size: int | None, *, special: int = 0) -> int:

@@ -193,14 +193,10 @@ class LibraryTokenizer(Tokenizer):
         ]
 
     def encode_marked(self, text: str) -> np.ndarray:
-        documents = text.split(END)
-        is_ended = not documents[-1]
         with library_errors(READABLE):
-            encodings = self._library.encode_batch_fast(
-                documents[:-1] if is_ended else documents, add_special_tokens=False
-            )
+            encodings = self._library.encode_batch_fast(text.split(END), add_special_tokens=False)
         ids = [i for encoding in encodings for i in (*encoding.ids, self.eos_id)]
-        return np.array(ids if is_ended else ids[:-1], "int32")
+        return np.array(ids[:-1], "int32")
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         with library_errors(READABLE):

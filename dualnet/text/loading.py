@@ -1,14 +1,13 @@
 """Tokenisers from files and from configurations."""
 
 import base64
-import json
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._files import read_regular
-from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, byte_units, parsed
+from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, byte_units
 from dualnet.text.sentencepiece_tokenizer import SentencePieceTokenizer
 from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
@@ -54,18 +53,17 @@ def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = 
         data = read_regular(path)
         if suffix == ".model":
             return SentencePieceTokenizer(base64.b64encode(data).decode(), documents, lowercase)
-        text = data.decode("utf-8-sig")
-        parsed(text)
+        tokenizer = LibraryTokenizer(data.decode("utf-8-sig"), documents, lowercase)
     except OSError as error:
         message = f"must be a file that can be read. Received: {os.fspath(path)!r}: {error}"
         raise ArgumentError("tokenizer", message) from None
     except ValueError as error:
         message = f"must be the file {FORMATS[suffix]}. Received: {os.fspath(path)!r}: {error}"
         raise ArgumentError("tokenizer", message) from None
-    model = json.loads(text)["model"]
-    if model.get("vocab") == byte_units() and not model.get("merges") and not lowercase:
+    model = tokenizer._data["model"]
+    if model["vocab"] == byte_units() and not model.get("merges") and not lowercase:
         return ByteTokenizer(documents)
-    return LibraryTokenizer(text, documents, lowercase)
+    return tokenizer
 
 
 def tokenizer_suffix(path: StrPath) -> str | None:

@@ -110,11 +110,10 @@ class SentencePieceTokenizer(Tokenizer):
         return [*spelt, EOS.encode()]
 
     def encode_marked(self, text: str) -> np.ndarray:
-        eos = np.array([self.eos_id], "int32")
         with library_errors(READABLE):
-            arrays = self._library.encode(text.split(END), return_type="numpy")
-        ended = [part for ids in arrays[:-1] for part in (ids, eos)]
-        return np.concatenate([*ended, arrays[-1]])
+            documents = self._library.encode(text.split(END))
+        ids = [i for document in documents for i in (*document, self.eos_id)]
+        return np.array(ids[:-1], "int32")
 
     def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
         with library_errors(READABLE):

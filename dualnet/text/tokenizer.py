@@ -202,13 +202,9 @@ class Tokenizer(abc.ABC):
 
     def _documents(self, ids: Iterable[int]) -> list[list[int]]:
         """Return the ids of each document of `ids`, without `<eos>`."""
-        documents: list[list[int]] = [[]]
-        for i in self._checked(ids):
-            if i == self.eos_id:
-                documents.append([])
-            else:
-                documents[-1].append(i)
-        return documents
+        checked = np.array(self._checked(ids), int)
+        documents = np.split(checked, np.flatnonzero(checked == self.eos_id))
+        return [document[document != self.eos_id].tolist() for document in documents]
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         checked = [operator.index(i) for i in ids]
