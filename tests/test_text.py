@@ -480,10 +480,7 @@ def test_a_text_is_not_taken_for_a_list_of_texts():
         train_tokenizer("a string", "bpe", size=300)
 
 
-def test_a_byte_order_mark_that_begins_a_word_is_saved(tmp_path):
-    words = Vocabulary(("\ufeffthe", "cat", "<eos>"))
-    words.save(tmp_path / "vocabulary.txt")
-    assert Vocabulary.load(tmp_path / "vocabulary.txt") == words
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
     (tmp_path / "windows.txt").write_text("\ufeffthe\ncat\n", "utf-8")
     assert Vocabulary.load(tmp_path / "windows.txt").words == ("the", "cat")
 
@@ -496,7 +493,7 @@ def test_the_end_of_a_document_is_no_special_string():
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"tokenizer": "bpe"}, "bpe:SIZE"),
+        ({"tokenizer": "bpe"}, "bpe:8000, .*with any number"),
         ({"tokenizer": "bpe:10"}, "`size` must be an integer of at least 257"),
         ({"tokenizer": "bytes", "vocabulary_size": 9}, "`vocabulary_size` is for words"),
         ({"tokenizer": "bytes", "lowercase": True}, "`lowercase` must be False"),

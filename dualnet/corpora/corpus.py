@@ -292,18 +292,15 @@ def locate(
     if fractions is not None and (named or file.is_dir()):
         required = f"divide a single file, and {address!r} has its splits."
         raise ArgumentError("fractions", required, fractions=fractions)
-    if path is not None and (not named or address == EMBEDDED):
-        required, way_out = f"requires one of {NAMES[1:]}.", " Pass the folder as first argument."
-        raise ArgumentError("path", required, way_out, path=path, name_or_folder=address)
     if address == EMBEDDED:  # lower case except for N
         return Text(EMBEDDED, "embedded", {}, documents, lowercase)
     if not named and file.is_file():
-        shares = sources.check_fractions((90, 5, 5) if fractions is None else fractions)
+        shares = (90, 5, 5) if fractions is None else tuple(fractions)
         files = sources.divided(file, shares, documents)
         return Text(file.stem, str(file.resolve()), files, documents, lowercase, shares)
     if named:
         file = sources.find(address, path, download)
-    elif not file.is_dir() and isinstance(name_or_folder, str) and len(file.parts) == 1:
+    elif not file.is_dir() and len(file.parts) == 1:
         required = f"must be one of {', '.join(NAMES)}, an existing folder, or a file."
         hint = did_you_mean(address.lower(), NAMES)
         raise ArgumentError(f"Unknown corpus: it {required} Received: {address!r}.{hint}")

@@ -164,15 +164,15 @@ def learnt(
 
 def check_tokenizer(tokenizer: str) -> tuple[str, int | None]:
     """Return the kind and size that the name of a tokeniser gives, e.g. "bpe" and 8000."""
+    kind, _, size = tokenizer.partition(":")
     if tokenizer in UNSIZED:
         return tokenizer, None
-    kind, _, size = tokenizer.partition(":")
     if kind not in SIZED or not size.isdecimal():
-        sized = ", ".join(f"{name}:SIZE" for name in SIZED)
-        required = f"must be one of {', '.join(UNSIZED)}, {sized}, or the path of a tokenizer.json"
-        hint = did_you_mean(tokenizer, [*UNSIZED, *(f"{name}:8000" for name in SIZED)])
-        message = f"{required} or of a .model of SentencePiece."
-        raise ArgumentError("tokenizer", message, hint, tokenizer=tokenizer)
+        names = [*UNSIZED, *(f"{name}:8000" for name in SIZED)]
+        required = f"must be one of {', '.join(names)}, with any number, or the path of a "
+        files = "tokenizer.json or of a .model of SentencePiece."
+        hint = did_you_mean(tokenizer, names)
+        raise ArgumentError("tokenizer", required + files, hint, tokenizer=tokenizer)
     check_size(kind, int(size))
     return kind, int(size)
 

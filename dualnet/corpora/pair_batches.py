@@ -70,9 +70,12 @@ class PairBatches(ShuffledBatches):
     ) -> None:
         self.tokens_per_batch = tokens_per_batch
         self.pad_to_multiple_of = pad_to_multiple_of
-        size = len(pairs) if batch_size is None else batch_size
         super().__init__(
-            pairs.target_ids, vocabulary=vocabulary, batch_size=size, shuffle=shuffle, seed=seed
+            pairs.target_ids,
+            vocabulary=vocabulary,
+            batch_size=batch_size or len(pairs),
+            shuffle=shuffle,
+            seed=seed,
         )
         self.num_tokens = len(pairs.target_ids) + len(pairs)
         self._pairs = pairs

@@ -210,7 +210,7 @@ def load_pairs(
         folder=place,
         tokenizer=asked,
         max_tokens=max_tokens,
-        files=None if files is None else {s: (str(files[s][0]), str(files[s][1])) for s in files},
+        files=files if files is None else {s: (str(a), str(b)) for s, (a, b) in files.items()},
     )
 
 

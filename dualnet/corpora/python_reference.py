@@ -37,22 +37,19 @@ def split_texts() -> dict[str, str]:
     lines: dict[str, list[str]] = {}
     # Longest first, so that a chapter keeps the paragraphs that other topics quote.
     for topic in sorted(topics, key=lambda topic: (-len(topics[topic]), topic)):
-        fresh: list[str] = []
-        for paragraph in _paragraphs(topics[topic]):
-            if paragraph not in seen:
-                seen.add(paragraph)
-                fresh.extend(_sentences(paragraph))
-        if fresh:
-            lines[topic] = fresh
+        paragraphs = dict.fromkeys(_paragraphs(topics[topic]))
+        fresh = [paragraph for paragraph in paragraphs if paragraph not in seen]
+        seen.update(fresh)
+        lines[topic] = [sentence for paragraph in fresh for sentence in _sentences(paragraph)]
     sizes = {topic: sum(len(line.split()) + 1 for line in lines[topic]) for topic in lines}
     missing = {split: share * sum(sizes.values()) for split, share in SHARES.items()}
-    splits: dict[str, list[str]] = {split: [] for split in SHARES}
+    splits = dict.fromkeys(SHARES, "")
     # Assign each topic, longest first, to the split that lacks most of its share.
     for topic in sorted(lines, key=lambda topic: (-sizes[topic], topic)):
-        split = max(missing, key=lambda split: missing[split])
-        splits[split].extend(lines[topic])
+        split = max(missing, key=missing.__getitem__)
+        splits[split] += "".join(f"{line}\n" for line in lines[topic])
         missing[split] -= sizes[topic]
-    return {split: "".join(line + "\n" for line in splits[split]) for split in splits}
+    return splits
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -5,12 +5,11 @@ from typing import Any
 import numpy as np
 from keras.utils import pad_sequences
 
-from dualnet._checks import check_choice, check_ids
+from dualnet._checks import check_ids
 from dualnet.corpora.cached_ids import release_pages
 from dualnet.corpora.token_batches import EpochBatches
 from dualnet.text import EOS, Tokenizer
 
-PADDINGS = ("pre", "post")
 PADDING_ID = -1  # of inputs; not the id of a word
 CHUNK_TOKENS = 1 << 21
 
@@ -95,7 +94,7 @@ class SentenceBatches(ShuffledBatches):
         shuffle: bool = True,
         seed: int = 0,
     ) -> None:
-        self.padding = check_choice("padding", padding, PADDINGS)
+        self.padding = padding
         tokens = check_ids("tokens", tokens, least=1)
         self._starts = np.append(0, sentence_ends(tokens, vocabulary))  # and the end of the last
         super().__init__(

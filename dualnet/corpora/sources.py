@@ -87,21 +87,15 @@ def _text_files(folder: Path) -> list[Path]:
     return paths
 
 
-def check_fractions(fractions: Sequence[float]) -> tuple[float, ...]:
-    """Return the fractions of a file that become train, valid and test."""
-    shares = tuple(fractions)
-    if len(shares) != 3 or min(shares) <= 0:
-        required = "must be three numbers above 0, the shares of train, valid and test."
-        raise ArgumentError("fractions", required, " Give, e.g., (90, 5, 5).", fractions=fractions)
-    return shares
-
-
 def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> Files:
     """Return the parts of the file at `path`: its first lines are train, its last ones test.
 
     A document that blank lines end is not cut: it belongs to the split in which it begins, and one
     that begins where a split does to the split before.
     """
+    if len(fractions) != 3 or min(fractions) <= 0:
+        required = "must be three numbers above 0, the shares of train, valid and test."
+        raise ArgumentError("fractions", required, " Give, e.g., (90, 5, 5).", fractions=fractions)
     with open(path, "rb") as file:
         total = sum(1 for _ in file)
     train, valid, _ = (round(total * share) for share in np.cumsum(fractions) / np.sum(fractions))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, _steps, alphabet
+from dualnet.text.library_tokenizer import ByteTokenizer, LibraryTokenizer, alphabet
 from dualnet.text.plain_text import ENDS
 from dualnet.text.tokenizer import Tokenizer
 from dualnet.text.vocabulary import Vocabulary
@@ -45,7 +45,6 @@ class ByteLevelBPE:
         """Return the parts of `tokenizer`."""
         data, normalizer = tokenizer._data, tokenizer._library.normalizer
         vocabulary, merges = data["model"]["vocab"], data["model"]["merges"]
-        pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
         added: tuple[dict[str, int | None], dict[str, int | None]] = ({}, {})
         for i, token in tokenizer._added.items():
             text = token["content"]
@@ -58,8 +57,8 @@ class ByteLevelBPE:
         spelling[tokenizer.require_eos()] = ENDS[tokenizer.documents].encode()
         return cls(
             byte_ids=[vocabulary[c] for c in sorted(alphabet(), key=alphabet().__getitem__)],
-            merges=[(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in pairs],
-            divides=_steps(data["pre_tokenizer"])[-1]["use_regex"],
+            merges=[(vocabulary[a], vocabulary[b], vocabulary[a + b]) for a, b in merges],
+            divides=tokenizer._steps[-1]["use_regex"],
             lowercases=normalizer is not None,
             added=added,
             spelling=spelling,
@@ -73,7 +72,7 @@ def why_no_parts(tokenizer: Tokenizer) -> str:
     if not isinstance(tokenizer, LibraryTokenizer) or not tokenizer._byte_level:
         return f"is {tokenizer.kind!r}, and not byte-level"
     data = tokenizer._data
-    unlike = [f"the step {step['type']!r}" for step in _steps(data["pre_tokenizer"])[:-1]]
+    unlike = [f"the step {step['type']!r}" for step in tokenizer._steps[:-1]]
     unlike += [f"{key!r}" for key in CHANGES if data["model"].get(key)]
     if (data["decoder"] or {}).get("type") != "ByteLevel":
         unlike.append("a decoder that is not `ByteLevel`")

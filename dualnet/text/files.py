@@ -154,15 +154,13 @@ def decoded(
             text = block(rest[:end])
             yield text
             offset, rest = offset + end, rest[end:]
-    if ends_with_line:
-        unended = rest[-1:] != b"\n" if rest else text[-1:] not in (END, "")
-        rest += b"\n" * unended
-    else:
-        rest = rest.rstrip(BLANKS)
-    if rest or (text and not ends_with_line):
-        yield block(rest) + END * (not ends_with_line)
-    elif not text:
+    rest = rest if ends_with_line else rest.rstrip(BLANKS)
+    if not (text or rest):
         raise ValueError(f"A text file must not be empty. Received: {name!r}.")
+    if not ends_with_line:
+        yield block(rest) + END
+    elif rest or not text.endswith(END):
+        yield block(rest + b"\n")
 
 
 def _document_end(data: bytes, documents: str) -> int:

@@ -57,7 +57,8 @@ def train_tokenizer(
         required = f"must not hold {EOS}, which stands where a document ends."
         raise ArgumentError("special", required, special=special)
     learnt = check_size(kind, size, special=len(special))
-    options: dict[str, Any] = {"show_progress": False, "special_tokens": [EOS, UNK]}
+    first = [EOS] if kind == "bpe" else [EOS, UNK]
+    options: dict[str, Any] = {"show_progress": False, "special_tokens": first}
     if learnt:
         options["vocab_size"] = learnt
     # The library reads longer words as unknown, and a word with an unknown character whole: that
@@ -70,9 +71,7 @@ def train_tokenizer(
             models.BPE(),
             pre_tokenizers.ByteLevel(add_prefix_space=False),
             decoders.ByteLevel(),
-            trainers.BpeTrainer(
-                **{**options, "special_tokens": [EOS]}, initial_alphabet=sorted(alphabet())
-            ),
+            trainers.BpeTrainer(**options, initial_alphabet=sorted(alphabet())),
         ),
         "unigram": (
             models.Unigram(),

@@ -58,9 +58,7 @@ class LibraryTokenizer(Tokenizer):
         tokenizer = parsed(self.json)
         has_end = any(tokenizer.token_to_id(name) is not None for name in END_NAMES)
         if not has_end:
-            import tokenizers
-
-            tokenizer.add_special_tokens([tokenizers.AddedToken(EOS, special=True)])
+            tokenizer.add_special_tokens([EOS])
         if not has_end or tokenizer.truncation or tokenizer.padding:
             tokenizer.no_truncation()  # `json` is what is in use
             tokenizer.no_padding()
@@ -93,12 +91,18 @@ class LibraryTokenizer(Tokenizer):
     def _data(self) -> dict[str, Any]:
         return json.loads(self._library.to_str())  # with every key
 
+    @functools.cached_property
+    def _steps(self) -> list[dict[str, Any]]:
+        """What divides a document into words, step by step."""
+        whole = self._data["pre_tokenizer"]
+        return [] if whole is None else whole.get("pretokenizers", [whole])
+
     @property
     def kind(self) -> str:
         """ "bpe", "unigram", "word-piece", "characters", or the library's name of the model."""
         model = self._data["model"]["type"]
         single = {"Regex": r"[\s\S]"}, "Isolated"
-        steps = [(s.get("pattern"), s.get("behavior")) for s in _steps(self._data["pre_tokenizer"])]
+        steps = [(step.get("pattern"), step.get("behavior")) for step in self._steps]
         if model == "WordLevel" and steps == [single]:
             return "characters"
         return {"BPE": "bpe", "Unigram": "unigram", "WordPiece": "word-piece"}.get(model, model)
@@ -112,14 +116,9 @@ class LibraryTokenizer(Tokenizer):
     @functools.cached_property
     def words(self) -> tuple[str, ...]:  # type: ignore[override]
         """The tokens as they are shown."""
-        if self._writes_bytes:
-            shown = [token.decode(errors="backslashreplace") for token in self._spelt]
-        else:
-            shown = list(self._tokens)
-        for i, name in ((self.eos_id, EOS), (self.unk_id, UNK)):
-            if i is not None:
-                shown[i] = name
-        return tuple(shown)
+        shown = [token.decode(errors="backslashreplace") for token in self._spelt]
+        special = {self.eos_id: EOS, self.unk_id: UNK}
+        return tuple(special.get(i, token) for i, token in enumerate(shown))
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -143,22 +142,20 @@ class LibraryTokenizer(Tokenizer):
     @functools.cached_property
     def _writes_bytes(self) -> bool:
         """Whether each token is a string of bytes, written in the characters of `alphabet`."""
-        steps = _steps(self._data["pre_tokenizer"])
-        is_marked = self.kind == "bpe" and any(step["type"] == "ByteLevel" for step in steps)
+        is_marked = self.kind == "bpe" and any(step["type"] == "ByteLevel" for step in self._steps)
         return is_marked and alphabet().keys() <= self._data["model"]["vocab"].keys()
 
     @functools.cached_property
     def _byte_level(self) -> bool:
         """Whether the bytes of the tokens spell out every text."""
-        data = self._data
-        steps = _steps(data["pre_tokenizer"])
+        *others, last = self._steps or [{}]
         return (
             self._writes_bytes
-            and data["normalizer"] in (None, LOWERCASE)
-            and steps[-1]["type"] == "ByteLevel"
-            and not steps[-1]["add_prefix_space"]
-            and all(step["type"] in ("Split", "Digits", "Punctuation") for step in steps[:-1])
-            and all(step.get("behavior", "isolated").lower() != "removed" for step in steps[:-1])
+            and self._data["normalizer"] in (None, LOWERCASE)
+            and last["type"] == "ByteLevel"
+            and not last["add_prefix_space"]
+            and all(step["type"] in ("Split", "Digits", "Punctuation") for step in others)
+            and all(step.get("behavior") != "Removed" for step in others)
         )
 
     @functools.cached_property
@@ -247,8 +244,8 @@ def alphabet() -> dict[str, int]:
     """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    codes = {byte: byte for byte in printable} | {b: 256 + i for i, b in enumerate(others)}
-    return {chr(codes[byte]): byte for byte in range(256)}
+    codes = [*printable, *range(256, 256 + len(others))]
+    return {chr(code): byte for code, byte in zip(codes, printable + others)}
 
 
 def _bytes_of(token: str) -> bytes:
@@ -257,10 +254,6 @@ def _bytes_of(token: str) -> bytes:
     if any(character not in byte_of for character in token):  # which no text leads to
         return token.encode()
     return bytes(byte_of[character] for character in token)
-
-
-def _steps(pre_tokenizer: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return [] if pre_tokenizer is None else pre_tokenizer.get("pretokenizers", [pre_tokenizer])
 
 
 @dataclass(frozen=True)

@@ -54,11 +54,11 @@ def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = 
         if suffix == ".model":
             return SentencePieceTokenizer(base64.b64encode(data).decode(), documents, lowercase)
         tokenizer = LibraryTokenizer(data.decode("utf-8-sig"), documents, lowercase)
-    except OSError as error:
-        message = f"must be a file that can be read. Received: {os.fspath(path)!r}: {error}"
-        raise ArgumentError("tokenizer", message) from None
-    except ValueError as error:
-        message = f"must be the file {FORMATS[suffix]}. Received: {os.fspath(path)!r}: {error}"
+    except (OSError, ValueError) as error:
+        required = "a file that can be read"
+        if isinstance(error, ValueError):
+            required = f"the file {FORMATS[suffix]}"
+        message = f"must be {required}. Received: {os.fspath(path)!r}: {error}"
         raise ArgumentError("tokenizer", message) from None
     model = tokenizer._data["model"]
     if model["vocab"] == byte_units() and not model.get("merges") and not lowercase:

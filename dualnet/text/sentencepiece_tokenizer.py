@@ -12,7 +12,7 @@ import numpy as np
 from dualnet._checks import StrPath, extra
 from dualnet._files import write_whole
 from dualnet.text.library_tokenizer import END_NAMES, READABLE, library_errors
-from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text
+from dualnet.text.plain_text import END, ENDS, EOS, UNK
 from dualnet.text.tokenizer import Tokenizer
 
 
@@ -55,7 +55,6 @@ class SentencePieceTokenizer(Tokenizer):
     )
 
     def __post_init__(self) -> None:
-        check_text("base64", self.base64)
         super().__post_init__()
         _ = self._library  # the file is checked
 

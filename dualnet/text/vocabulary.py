@@ -139,6 +139,4 @@ class Vocabulary(Tokenizer):
         return cls(words, lowercase=lowercase, documents=documents)
 
     def _as_bytes(self) -> bytes:
-        text = "".join(word + "\n" for word in self.words)
-        # A reader takes the first byte order mark of a file away.
-        return ("\ufeff" * text.startswith("\ufeff") + text).encode()
+        return "".join(word + "\n" for word in self.words).encode()
