@@ -8,21 +8,22 @@ import json
 import threading
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath, check_count
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
+from dualnet._types import Tensors
 from dualnet.adaptation.adapted_copy import not_finite
 from dualnet.adaptation.dynamic import DynamicEvaluation, result_of
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import segments_of, with_own_settings
-from dualnet.adaptation.weights import Adapted, adapted
+from dualnet.adaptation.weights import adapted
 from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
 from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
@@ -34,6 +35,9 @@ from dualnet.text.plain_text import check_line, check_text
 __all__ = ["Learner", "read_many"]
 
 FORMAT = 1  # of files
+# What a learner reads: a text, or ids; for a translator a pair of source and target, or several.
+Text = str | Sequence[int] | np.ndarray | tuple[str, str] | Sequence[tuple[str, str]]
+Rule = Mapping[str, Any]  # the settings of a rule
 
 
 class _State(NamedTuple):
@@ -58,7 +62,10 @@ class _Segment(NamedTuple):
 class _Kind:
     """What all learners have in common that learn the same of a model by the same rule."""
 
-    def __init__(self, model: LanguageModel, which: Adapted, rule: str, has_momentum: bool) -> None:
+    def __init__(
+        self, model: LanguageModel, items: tuple[str, ...], rule: str, has_momentum: bool
+    ) -> None:
+        which = adapted(model, items)
         self.items = which.items
         self.lesson = Lesson(model, which, rule, has_momentum=has_momentum)
         self.of_one = self.lesson
@@ -88,7 +95,9 @@ class _Kind:
         return self.twin
 
 
-_kinds: weakref.WeakKeyDictionary[LanguageModel, dict[Any, _Kind]] = weakref.WeakKeyDictionary()
+_kinds: weakref.WeakKeyDictionary[LanguageModel, dict[tuple[object, ...], _Kind]] = (
+    weakref.WeakKeyDictionary()
+)
 _kinds_lock = threading.Lock()
 
 
@@ -156,9 +165,17 @@ class Learner:
             flat = np.concatenate([root.ravel() for root in roots]).astype(np.float32)
             self._state = self._start([flat])
 
-    def _begin(self, model: LanguageModel, adapt: Any, rule: str, settings: dict[str, Any]) -> None:
+    def _begin(
+        self, model: LanguageModel, adapt: str | Sequence[str], rule: str, settings: Rule
+    ) -> None:
         self.model, self.rule, self.settings = model, rule, settings
-        self._kind = _kind_of(model, adapt, rule, bool(settings.get("beta_1")))
+        items = (adapt,) if isinstance(adapt, str) else tuple(adapt)
+        key = items, rule, bool(settings.get("beta_1"))
+        with _kinds_lock:
+            kinds = _kinds.setdefault(model, {})
+            if key not in kinds:
+                kinds[key] = _Kind(model, *key)
+            self._kind = kinds[key]
         self._state = self._start()
         self._lock = threading.Lock()
 
@@ -185,7 +202,7 @@ class Learner:
         state = self._state
         return sum(array.nbytes for array in (state.memory, *state.moments, *state.states))
 
-    def read(self, text: Any) -> DynamicEvaluation:
+    def read(self, text: Text) -> DynamicEvaluation:
         """Score `text`, and learn from it.
 
         Args:
@@ -197,7 +214,7 @@ class Learner:
         """
         return _read([self], [text])[0]
 
-    def score(self, text: Any) -> DynamicEvaluation:
+    def score(self, text: Text) -> DynamicEvaluation:
         """Score `text` as `read` would, without learning; the learner does not change."""
         return _read([self], [text], learn=False)[0]
 
@@ -227,10 +244,9 @@ class Learner:
             "adapt": self.adapt, "rule": self.rule, "settings": self.settings,
             "last": state.last, "tokens": state.tokens, "skipped": state.skipped,
         }  # fmt: skip
-        arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
-        arrays |= _named(state)
+        header = np.frombuffer(json.dumps(about).encode(), np.uint8)
         file = io.BytesIO()
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+        np.savez(file, about=header, **_named(state))  # type: ignore[arg-type]
         write_whole(path, file.getvalue())
 
     @classmethod
@@ -241,13 +257,20 @@ class Learner:
         checksum = checksum_of(model)
         try:
             with np.load(whole, allow_pickle=False) as data:
-                arrays = {name: data[name] for name in data.files}
+                arrays = {**data}
             about = json.loads(arrays.pop("about").tobytes())
             if (about["format"], about["checksum"]) == (FORMAT, checksum):
                 learner = cls.__new__(cls)
                 settings = LearnerRule.of({"rule": about["rule"], **about["settings"]}).of_rule()
                 learner._begin(model, about["adapt"], about["rule"], settings)
-                return learner._with(arrays, about)
+                start, last = learner._state, about["last"]
+                if last is not None:
+                    check_tokens([last], model.vocabulary_size, least=1, name="last")
+                memory, *rest = (arrays[name] for name in _named(start))
+                moments, states = rest[: len(start.moments)], rest[len(start.moments) :]
+                counts = about["tokens"], about["skipped"]
+                learner._state = _State(memory, moments, states, last, *counts)
+                return learner
         except Exception as error:  # of a damaged file, any
             required = "must be a file that Learner.save wrote."
             raise ArgumentError("path", f"{required} Received: {str(path)!r} ({error}).") from None
@@ -259,23 +282,9 @@ class Learner:
         required = f"must be the model that the learner belongs to, {own}."
         raise ArgumentError("model", f"{required} Received: {other}, with other weights.")
 
-    def _with(self, arrays: dict[str, np.ndarray], about: Mapping[str, Any]) -> "Learner":
-        """Return this learner in the state of a file; raise `ValueError` if it does not fit."""
-        shapes = {name: array.shape for name, array in _named(self._state).items()}
-        faults = [n for n in shapes if n not in arrays or arrays[n].shape != shapes[n]]
-        faults += [n for n in arrays if n not in shapes or not np.isfinite(arrays[n]).all()]
-        if faults:
-            raise ValueError(f"damaged: {', '.join(faults)}")
-        read = {kind: [arrays[n] for n in shapes if n.startswith(kind)] for kind in ("mom", "sta")}
-        counts = {n: check_count(n, about[n], least=0) for n in ("tokens", "skipped")}
-        if (last := about["last"]) is not None:
-            check_tokens([last], self.model.vocabulary_size, least=1, name="last")
-        self._state = _State(arrays["memory"], read["mom"], read["sta"], last, **counts)
-        return self
-
     # --- what it reads
 
-    def _segments(self, text: Any, last: int | None) -> tuple[list[_Segment], int | None]:
+    def _segments(self, text: Text, last: int | None) -> tuple[list[_Segment], int | None]:
         """Return the segments of `text` after the token `last`, and its own last token."""
         vocabulary: Any = self.model.vocabulary
         translates = isinstance(self.model, TranslationModel)
@@ -295,7 +304,7 @@ class Learner:
         segments = [_Segment(part[:-1], part[1:]) for part in parts]
         return segments, int(stream[-1]) if len(stream) else None
 
-    def _pair(self, pair: Any) -> _Segment:
+    def _pair(self, pair: object) -> _Segment:
         model: Any = self.model
         if not (isinstance(pair, tuple) and len(pair) == 2):
             pairs = "a pair (source, target) of str, or a list of them, for a translator"
@@ -305,16 +314,8 @@ class Learner:
         ids, source_ids = model.vocabulary.encode(target), model.source_vocabulary.encode(source)
         return _Segment(np.append(eos, ids), np.append(ids, eos), source_ids)
 
-    def _result(self, segments: list[_Segment], losses: list[np.ndarray]) -> DynamicEvaluation:
-        settings = {**self.settings, "adapt": self.adapt}
-        targets = [segment.targets for segment in segments]
-        result = result_of(self.model, targets, losses, rule=self.rule, settings=settings)
-        if np.isinf(result.perplexity):
-            raise not_finite("perplexity", self.rule, self.settings)
-        return result
 
-
-def read_many(learners: Sequence[Learner], texts: Sequence[Any]) -> list[DynamicEvaluation]:
+def read_many(learners: Sequence[Learner], texts: Sequence[Text]) -> list[DynamicEvaluation]:
     """Let each learner read its own text, those of a kind side by side, as `Learner.read`.
 
     The results equal those of one by one up to rounding. Learners of one kind have the same
@@ -342,7 +343,7 @@ def read_many(learners: Sequence[Learner], texts: Sequence[Any]) -> list[Dynamic
 
 
 def _read(
-    learners: list[Learner], texts: list[Any], *, learn: bool = True
+    learners: list[Learner], texts: list[Text], *, learn: bool = True
 ) -> list[DynamicEvaluation]:
     with contextlib.ExitStack() as stack:
         for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle
@@ -351,27 +352,40 @@ def _read(
         three = zip(learners, texts, states)
         readings = [learner._segments(text, state.last) for learner, text, state in three]
         losses: list[list[np.ndarray]] = [[] for _ in learners]
-        for step in itertools.count():
-            groups: dict[Any, list[int]] = {}
-            for i, (segments, _) in enumerate(readings):
-                if step < len(segments):
-                    lesson = learners[i]._kind.lesson
-                    shape = _shape(lesson, segments[step], learners[i].settings["sequence_length"])
-                    key = (lesson, *shape, None if lesson.by_row else i)
-                    groups.setdefault(key, []).append(i)
-            if not groups:
-                break
-            for (lesson, *shape, _), rows in groups.items():
-                parts = [readings[i][0][step] for i in rows]
-                settings = [learners[i].settings for i in rows]
+        for column in itertools.zip_longest(*(segments for segments, _ in readings)):
+            groups: dict[tuple[Lesson, int | None, tuple[int, ...]], list[int]] = {}
+            for i, segment in enumerate(column):
+                if segment is not None:
+                    lesson, longest = (
+                        learners[i]._kind.lesson,
+                        learners[i].settings["sequence_length"],
+                    )
+                    lengths = _lengths(lesson, segment, longest)
+                    groups.setdefault((lesson, None if lesson.by_row else i, lengths), []).append(i)
+            for (lesson, _, lengths), rows in groups.items():
                 if len(rows) == 1:
                     lesson = learners[rows[0]]._kind.of_one
-                of_rows, after = _step(lesson, shape, parts, [states[i] for i in rows], settings)
-                for i, of_row, state in zip(rows, of_rows, after):
-                    losses[i].append(of_row)
-                    states[i] = state if learn else states[i]._replace(states=state.states)
-        read = zip(learners, readings, losses)
-        results = [learner._result(segments, parts) for learner, (segments, _), parts in read]
+                batch = _batch(
+                    [(column[i], states[i], learners[i].settings) for i in rows], lengths
+                )
+                answer = lesson.predict_on_batch(batch)
+                for row, i in enumerate(rows):
+                    after = _row(answer, row)
+                    losses[i].append(after["losses"][: len(column[i].targets)])
+                    if column[i].source is None:
+                        states[i] = states[i]._replace(states=after["states"])
+                    if learn:
+                        skipped = states[i].skipped + (not after["applied"])
+                        learnt = {name: after[name] for name in ("memory", "moments")}
+                        states[i] = states[i]._replace(skipped=skipped, **learnt)
+        results = []
+        for learner, (segments, _), parts in zip(learners, readings, losses):
+            settings = {**learner.settings, "adapt": learner.adapt}
+            targets = [segment.targets for segment in segments]
+            how = {"rule": learner.rule, "settings": settings}
+            results.append(result_of(learner.model, targets, parts, **how))
+            if np.isinf(results[-1].perplexity):
+                raise not_finite("perplexity", learner.rule, learner.settings)
         if learn:
             both = zip(learners, states)
             skipped = sum(state.skipped - learner.skipped for learner, state in both)
@@ -384,69 +398,47 @@ def _read(
     return results
 
 
-def _step(
-    lesson: Lesson,
-    shape: list[int],
-    segments: list[_Segment],
-    states: list[_State],
-    settings: list[dict[str, Any]],
-) -> tuple[list[np.ndarray], list[_State]]:
-    """Return the losses of one segment of each row, and the rows' states after it."""
+def _batch(rows: list[tuple[_Segment, _State, Rule]], lengths: tuple[int, ...]) -> Tensors:
+    """Return what a `Lesson` reads in one step: a segment of each row, padded to `lengths`."""
+    segments, states, settings = zip(*rows)
 
-    def stacked(rows: Any, length: int, value: float) -> np.ndarray:
-        pads = [(0, length - len(row)) for row in rows]
-        return np.stack([np.pad(row, pad, constant_values=value) for row, pad in zip(rows, pads)])
+    def padded(sequences: Iterable[np.ndarray], length: int, value: int) -> np.ndarray:
+        pad = keras.utils.pad_sequences
+        return pad([*sequences], length, "int32", padding="post", value=value)
 
-    counts, length = [len(segment.targets) for segment in segments], shape[0]
-    batch: dict[str, Any] = {
-        "tokens": stacked([s.tokens for s in segments], length, PADDING_ID).astype(np.int32),
-        "targets": stacked([s.targets for s in segments], length, 0).astype(np.int32),
-        "weights": stacked([np.ones(count, np.float32) for count in counts], length, 0),
-        "memory": np.stack([state.memory for state in states]),
-        "moments": [np.stack(rows) for rows in zip(*(state.moments for state in states))],
-    }
+    counts = np.array([len(segment.targets) for segment in segments])
     # In one array: what takes time is their number.
-    rows = [[own.get(name, default) for name, default in SETTINGS.items()] for own in settings]
-    batch["settings"] = np.array(rows, np.float32)
+    values = [[own.get(name, default) for name, default in SETTINGS.items()] for own in settings]
+    batch = {
+        "tokens": padded((segment.tokens for segment in segments), lengths[0], PADDING_ID),
+        "targets": padded((segment.targets for segment in segments), lengths[0], 0),
+        "weights": (np.arange(lengths[0]) < counts[:, None]).astype(np.float32),
+        "memory": np.stack([state.memory for state in states]),
+        "moments": [np.stack(moments) for moments in zip(*(state.moments for state in states))],
+        "settings": np.array(values, np.float32),
+    }
     if segments[0].source is None:
-        batch["states"] = [np.stack(rows) for rows in zip(*(state.states for state in states))]
+        batch["states"] = [np.stack(parts) for parts in zip(*(state.states for state in states))]
     else:
-        sources: Any = [segment.source for segment in segments]
-        batch["source"] = stacked(sources, shape[1], PADDING_ID).astype(np.int32)
-    answer = lesson.predict_on_batch(batch)
-    new = answer["states"] if segments[0].source is None else []
-    after = [
-        state._replace(  # copies: a view would hold the whole batch
-            memory=answer["memory"][row].copy(),
-            moments=[moment[row].copy() for moment in answer["moments"]],
-            states=[part[row].copy() for part in new],
-            skipped=state.skipped + (not answer["applied"][row]),
-        )
-        for row, state in enumerate(states)
-    ]
-    return [losses[:count] for losses, count in zip(answer["losses"], counts)], after
+        batch["source"] = padded((segment.source for segment in segments), lengths[1], PADDING_ID)
+    return batch
 
 
-def _shape(lesson: Lesson, segment: _Segment, longest: int) -> list[int]:
+def _row(answer: Any, row: int) -> Any:
+    """Return copies of one row: a view would hold the whole batch."""
+    return keras.tree.map_structure(lambda array: array[row].copy(), answer)
+
+
+def _lengths(lesson: Lesson, segment: _Segment, longest: int) -> tuple[int, ...]:
     """Return the lengths that ids are padded to, so that few shapes are compiled."""
-    lengths = [len(ids) for ids in segment[1:] if ids is not None]
+    lengths = tuple(len(ids) for ids in segment[1:] if ids is not None)
     if not lesson.masked:
         return lengths
     if segment.source is not None:
-        return [bucket_length(max(1, length)) for length in lengths]
+        return tuple(bucket_length(max(1, length)) for length in lengths)
     while longest // 2 >= lengths[0]:
         longest = -(-longest // 2)
-    return [longest]
-
-
-def _kind_of(model: LanguageModel, adapt: Any, rule: str, has_momentum: bool) -> _Kind:
-    items = (adapt,) if isinstance(adapt, str) else tuple(adapt)
-    with _kinds_lock:
-        kinds = _kinds.setdefault(model, {})
-        key = items, rule, has_momentum
-        if key not in kinds:
-            kinds[key] = _Kind(model, adapted(model, items), rule, has_momentum)
-        return kinds[key]
+    return (longest,)
 
 
 def _named(state: _State) -> dict[str, np.ndarray]:
