@@ -6,7 +6,6 @@ import importlib
 import inspect
 import io
 import json
-import math
 import re
 from pathlib import Path
 
@@ -303,26 +302,6 @@ def check_step(cell, rng):
 
 
 # --- any layer
-
-
-def documented(kind):
-    """Return the entries of the arguments in the manual of a class, by name."""
-    _, _, manual = inspect.cleandoc(kind.__doc__).partition("Args:\n")
-    entries, *_ = re.split(r"^(?=\w)", manual, maxsplit=1, flags=re.MULTILINE)
-    return dict(re.findall(r"^    (\w+): (.*)", entries, re.MULTILINE))
-
-
-def excluded(entry):
-    """Return values that the entry of a manual excludes, such as "float above 0, at most 1."."""
-    kind, *_ = re.split(r"[. ,]", entry)
-    if kind == "int" and "or None" not in entry:
-        least = re.match(r"int, (?:at least|from) (\d)", entry)
-        return [1.5, -1, int(least[1]) - 1 if least else "3"]
-    if kind == "float":
-        bounds, *_ = entry.split(".")
-        ends = {"at least 0": -1, "above 0": 0, "at most 1": 1.01, "below 1": 1.0}
-        return ["a", math.nan, *(value for end, value in ends.items() if end in bounds)]
-    return [name[:-1] for name in re.findall('^"(\\w+)"', entry)]
 
 
 def check_against_reference(call, variables, inputs, expected, names=None):

@@ -92,15 +92,6 @@ class Counted(OutputProjection):
 
 
 @keras.saving.register_keras_serializable("own")
-class Taking(LSTMCell):
-    """Takes an argument of the builder."""
-
-    def __init__(self, units, *, experts=1, **kwargs):
-        super().__init__(units, **kwargs)
-        self.experts = experts
-
-
-@keras.saving.register_keras_serializable("own")
 class Layered(keras.layers.Layer):
     """d = tanh(e A + h B) + h C, of layers without names."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dualnet import corpora, plots, zoo
-from dualnet.generation import Alignment, alignments, translations
+from dualnet.generation import alignments, translations
 from dualnet.text import ByteTokenizer
 from tests import reference
 from tests.checks import array, once, strong
@@ -98,12 +98,6 @@ def test_a_picture_has_the_text_and_a_size_that_can_be_read(count, most, tmp_pat
     assert max(figure.get_size_inches()) * figure.dpi < most
     boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()[:count]]
     assert all(upper.y0 >= lower.y1 - 1 for upper, lower in itertools.pairwise(boxes))
-
-
-def test_a_picture_is_drawn(tmp_path):
-    found = Alignment(("a", "\n", "$", "犬"), ("b", "x" * 30), np.full((2, 4), 0.25))
-    found.plot(tmp_path / "attention.png")
-    assert (tmp_path / "attention.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_what_cannot_be_aligned_is_refused(model):

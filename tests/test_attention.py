@@ -4,8 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from keras import ops
 
 from dualnet.layers import (
@@ -23,7 +21,6 @@ from tests.checks import (
     check_against_reference,
     few_elsewhere,
     normal,
-    once,
     randomise,
     reference_step,
 )
@@ -122,26 +119,6 @@ def test_the_dropouts_of_all_cells_are_those_of_the_plain_loop(kind, rng):
         assert_close([outputs[:, t]], [output])
 
 
-@once
-@pytest.mark.slow
-@settings(max_examples=15, deadline=None)
-@given(padding=st.integers(0, 3), seed=st.integers(0, 100), kind=st.sampled_from(list(KINDS)))
-def test_padding_of_the_source_changes_nothing(padding, seed, kind):
-    rng = np.random.default_rng(seed)
-    layer = a_recurrence(kind, "GRU", rng)
-    sequence, memory, keys, *states = some_inputs(kind, layer, rng)
-    real = np.ones((BATCH, SOURCE), bool)
-    outputs = layer(sequence, initial_state=states, constants=[memory, keys, real])
-    assert_close(outputs, layer(sequence, initial_state=states, constants=[memory, keys]))
-    extra = [(0, 0), (0, padding)]
-    padded = [
-        np.pad(memory, [*extra, (0, 0)], constant_values=9.0),
-        np.pad(keys, [*extra, (0, 0)], constant_values=9.0),
-        np.pad(real, extra),
-    ]
-    assert_close(layer(sequence, initial_state=states, constants=padded), outputs)
-
-
 @each_kind
 def test_a_source_of_padding_alone_gives_a_context_of_zero(kind, rng):
     cell = a_recurrence(kind, "GRU", rng).cell
@@ -154,20 +131,6 @@ def test_a_source_of_padding_alone_gives_a_context_of_zero(kind, rng):
     assert np.all(context[0] == 0) and np.all(np.isfinite(context[1]))
     weights = array(cell.alignments(query[:, None], keys, mask))
     np.testing.assert_allclose(weights.sum(axis=-1), [[0], [1]], rtol=1e-6)
-
-
-@each_kind
-def test_a_cell_with_attention_comes_back_from_its_configuration(kind, rng):
-    layer = a_recurrence(kind, "LSTM", rng, internal_dropout=0.2, recurrent_dropout=0.1)
-    again = Recurrence.from_config(layer.get_config())
-    again.build(
-        (None, None, FEATURES), constants_shape=[(None, None, MEMORY), (None, None, KINDS[kind][2])]
-    )
-    again.set_weights(layer.get_weights())
-    inputs, memory, keys, *states = some_inputs(kind, layer, rng)
-    call = {"initial_state": states, "constants": [memory, keys]}
-    assert_close(again(inputs, **call), layer(inputs, **call))
-    assert again.cell.internal_dropout == 0.2
 
 
 def test_cells_without_constants_say_what_is_missing():

@@ -9,6 +9,7 @@ import dualnet
 from dualnet.builders import LanguageModel, language_model
 from dualnet.builders.bucketing import BucketedBatches, bucket_length
 from dualnet.corpora.token_batches import TokenBatches
+from tests import own_parts
 from tests.checks import assert_close, once
 
 JAX = keras.config.backend() == "jax"
@@ -122,12 +123,9 @@ def test_the_sum_over_time_counts_no_padding():
 
 
 @once
-@pytest.mark.parametrize("gate", ["none", "lstm"])
-def test_members_of_an_ensemble_know_padding_too(gate):
+def test_members_of_an_ensemble_know_padding_too():
     members = [language_model(10, units=4, recurrent_layers=2), language_model(10, units=3)]
-    model = dualnet.ensemble(members)
-    if gate != "none":
-        model = dualnet.with_gate(model, 3, gate=gate)
+    model = dualnet.with_gate(dualnet.ensemble(members), 3, gate="lstm")
     count = len(model.variables)
     core = model.graph.with_masks().core
     tokens = np.array([[1, 2, 3], [4, 5, 6]], "int32")
@@ -164,8 +162,16 @@ def test_an_epoch_of_random_lengths_compiles_few_steps(monkeypatch):
     assert np.isfinite(rates["val_perplexity"]).all()
 
 
-@pytest.mark.parametrize("settings", [{"loss": "mse"}, {"metrics": ["accuracy"]}, {}])
-def test_what_would_count_padding_is_read_without(settings):
-    model = language_model(10, units=2, cache_size=0 if settings else 3)
+@pytest.mark.parametrize(
+    ("make", "settings"),
+    [
+        (lambda: language_model(10, units=2), {"loss": "mse"}),
+        (lambda: language_model(10, units=2), {"metrics": ["accuracy"]}),
+        (lambda: language_model(10, units=2, cache_size=3), {}),
+        (lambda: LanguageModel.from_core(own_parts.core()), {}),
+    ],
+)
+def test_what_would_count_padding_is_read_without(make, settings):
+    model = make()
     model.compile(optimizer="sgd", jit_compile=keras.config.backend() != "torch", **settings)
     assert not model._uses_buckets()

@@ -80,29 +80,12 @@ def test_a_split_folder_is_read_without_hidden_files_and_what_is_left_out_is_nam
     (tmp_path / "valid" / "more").mkdir()
     with pytest.warns(UserWarning, match=r"only \.txt files are read.*game\.pgn, more"):
         corpora.load(tmp_path)
-    (tmp_path / "valid" / "game.pgn").unlink()
-    (tmp_path / "valid" / "more").rmdir()
-    for path in (tmp_path / "test").glob("[!.]*"):
-        path.rename(path.with_suffix(".py"))
-    with (
-        pytest.warns(UserWarning, match=r"A\.py, C\.py, b\.py"),
-        pytest.raises(FileNotFoundError, match="must have the split 'test'"),
-    ):
-        corpora.load(tmp_path)
-
-
-def test_names_of_splits_may_be_in_capitals(tmp_path):
-    for name in ("TRAIN.TXT", "valid.TXT", "Test.txt"):
-        (tmp_path / name).write_text("the cat\n")
-    assert len(corpora.load(tmp_path, tokenizer="words").train) == 3
 
 
 def test_lines_that_end_in_cr_alone_are_named(tmp_path):
     write(tmp_path, {split: text.replace("\n", "\r") for split, text in TEXTS.items()})
     for load in (
-        lambda: corpora.load(tmp_path),
         lambda: corpora.load(tmp_path, tokenizer="bytes"),
-        lambda: corpora.load(tmp_path / "train.txt"),
         lambda: Vocabulary.load(tmp_path / "train.txt"),
     ):
         with pytest.raises(ValueError, match=r"train\.txt', whose lines end in CR alone.*tr "):
@@ -118,7 +101,7 @@ def test_eos_that_the_text_spells_at_line_ends_is_told(tmp_path):
     assert (corpus.train == corpus.vocabulary.eos_id).sum() == 8
 
 
-@pytest.mark.parametrize("fractions", [(90, 5, 5), (50, 25, 25), (1, 1, 1), (10, 45, 45)])
+@pytest.mark.parametrize("fractions", [(90, 5, 5), (10, 45, 45)])
 @pytest.mark.parametrize("tokenizer", ["words", "bytes"])
 def test_a_single_file_is_divided_between_documents(tmp_path, fractions, tokenizer):
     documents = [f"a{i}\nb{i}\n" + f"c{i}\n" * (i % 4) for i in range(60)]
@@ -157,9 +140,7 @@ def test_vocabulary_size_counts_eos_and_unk(tmp_path):
     # cat, dog and end are cut: <unk> comes as often as "the".
     assert corpus.vocabulary.words == ("<eos>", "the", "<unk>", "sat")
     assert corpus.vocabulary.decode(corpus.train) == "the <unk> sat\nthe <unk> sat\n\nthe <unk>\n"
-    for size in (7, 100):
-        assert len(corpora.load(tmp_path, vocabulary_size=size, min_count=1).vocabulary) == 7
-        assert len(corpora.load(tmp_path, vocabulary_size=size).vocabulary) == 4
+    assert len(corpora.load(tmp_path, vocabulary_size=100, min_count=1).vocabulary) == 7
 
 
 def test_words_have_an_unk_that_train_has_unless_all_are_asked_for(tmp_path):
@@ -210,8 +191,6 @@ def test_a_text_is_prepared_if_a_word_in_a_thousand_is_unk(tmp_path):
 def test_a_folder_must_exist(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"must exist.*nowhere"):
         corpora.load(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=r"must exist.*nowhere"):
-        corpora.load("ptb", path=tmp_path / "nowhere")
     monkeypatch.setenv("DUALNET_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError, match="DUALNET_DATA must name an existing folder"):
         corpora.load("ptb")
@@ -225,10 +204,7 @@ def test_a_missing_or_empty_split_is_named_with_its_file(tmp_path):
         corpora.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("vocabulary_size", 1), ("vocabulary_size", 9.0), ("min_count", 0), ("min_count", True)],
-)
+@pytest.mark.parametrize(("name", "value"), [("vocabulary_size", 1), ("min_count", 0)])
 def test_bad_sizes_are_refused(tmp_path, name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be an integer.*{name}={value}"):
         corpora.load(write(tmp_path), **{name: value})
@@ -383,23 +359,6 @@ def test_the_splits_of_the_python_reference_share_next_to_no_sentence():
         assert len(set(long) & set(lines["train"])) <= 0.02 * len(long)
 
 
-@pytest.mark.parametrize(
-    ("paragraph", "expected"),
-    [
-        ("It doesn't count the list's 3 items.", ["it does n't count the list 's N items ."]),
-        ('The "len()" of x. It is 2.', ['the " len ( ) " of x .', "it is N ."]),
-        ("Right-hand a.b names, e.g. sys.path", ["right-hand a.b names , e.g . sys.path"]),
-    ],
-)
-def test_a_paragraph_becomes_sentences_in_penn_treebank_words(paragraph, expected):
-    assert list(python_reference._sentences(paragraph)) == expected
-
-
-def test_rules_of_grammar_and_ruled_lines_are_no_text():
-    text = "A title\n*******\n\n   rule ::= a\n\n1. This *is* text\n   in two rows."
-    assert list(python_reference._paragraphs(text)) == ["A title", "This is text in two rows."]
-
-
 # --- vocabulary ----------------------------------------------------------------------
 
 words = st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=1, max_size=5).filter(
@@ -433,13 +392,10 @@ def test_a_vocabulary_looks_up_both_ways():
     vocabulary = Vocabulary(("the", "<eos>", "<unk>"))
     assert (len(vocabulary), vocabulary.eos_id, vocabulary.unk_id) == (3, 1, 2)
     assert "the" in vocabulary and "cat" not in vocabulary
-    assert vocabulary.id("the") == 0 and vocabulary.id("cat") == 2
-    assert vocabulary.word(0) == "the"
+    assert vocabulary.id("cat") == 2 and vocabulary.word(0) == "the"
     assert vocabulary.encode("the cat\n\nthe").tolist() == [0, 2, 1, 1, 0]
     assert vocabulary.decode(np.array([0, 2, 1, 1, 0])) == "the <unk>\n\nthe"
     assert vocabulary != Vocabulary(("the", "<unk>", "<eos>"))
-    with pytest.raises(AttributeError):
-        vocabulary.words = ("b",)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,10 @@
 import gzip
 import itertools
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from keras import ops
 
 from dualnet import corpora
 from dualnet.corpora import PairSplit
@@ -91,8 +89,6 @@ def test_lowercase_is_for_the_ids_alone(tmp_path):
     corpus = load(write(tmp_path), lowercase=True)
     assert "hund" in corpus.target_vocabulary and "Hund" not in corpus.target_vocabulary
     assert corpus.train.target_lines[0] == "ein Hund" and corpus.lowercase
-    with pytest.raises(ValueError, match="`tokenizer` must lower-case both sides"):
-        load(tmp_path, tokenizer=Vocabulary(("<eos>", "<unk>")), lowercase=True)
     again = load(tmp_path, tokenizer=(corpus.source_vocabulary, corpus.target_vocabulary))
     assert again.lowercase and np.array_equal(again.test.target_ids, corpus.test.target_ids)
     cased = load(tmp_path).vocabulary
@@ -103,9 +99,7 @@ def test_lowercase_is_for_the_ids_alone(tmp_path):
 @pytest.mark.parametrize(
     ("stems", "names"),
     [
-        (("train", "val", "test_2016_flickr"), ("en", "de")),
         (("train", "val", "test_2016_flickr"), ("lc.norm.tok.en", "lc.norm.tok.de")),
-        (("train", "valid", "test"), ("en.gz", "de.gz")),
         (("train", "valid", "test"), ("en.GZ", "DE")),
         (("train", "val", "test_2016_flickr"), ("lc.norm.tok.en.gz", "de")),
     ],
@@ -120,8 +114,9 @@ def test_pairs_are_found_under_the_names_that_they_are_distributed_with(tmp_path
     assert (corpus.sha256, corpus.source, corpus.target) == (expected.sha256, "en", "de")
 
 
-@pytest.mark.parametrize("header", [None, "en\tde", "de\tid\ten"])
-@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize(
+    ("header", "compressed"), [(None, False), ("en\tde", True), ("de\tid\ten", False)]
+)
 def test_pairs_may_be_tables(tmp_path, header, compressed):
     expected = load(write(tmp_path / "plain"))
     (tmp_path / "own").mkdir()
@@ -145,9 +140,6 @@ def test_a_single_table_is_divided(tmp_path):
     path.write_text("dog\tHund\n" * 5)
     with pytest.raises(ValueError, match=r"at least 20 lines .* with 5\. Give a folder"):
         load(path)
-    path.write_text("id\tde\ten\n" + "7\tHund\tdog\n" * 20)
-    with pytest.raises(ValueError, match=r"has id, de, en, and not 'end'\. Did you mean 'en'"):
-        load(path, source="end")
 
 
 def test_one_split_can_be_read_alone_and_is_all_of_a_table(tmp_path):
@@ -220,13 +212,9 @@ def test_the_hash_is_that_of_the_lines(tmp_path):
     ("name", "data", "settings", "message"),
     [
         ("val.de", b"a\nb\n", {}, r"same number of lines.*1 of .*val.en' and 2 of .*val.de'\.$"),
-        ("val.de", b"", {}, "must not be empty.*val.de"),
-        ("val.de", b"ab\xff", {}, "UTF-8.*val.de' with byte 0xff at offset 2"),
         ("val.de", b"ab <eos>\n", {}, "must not contain <eos>.*'ab <eos>'"),
         ("val.de", None, {}, "the split 'valid', which is valid.en and valid.de, or val.en and"),
         ("", b"", {"target": "fr"}, "`source` and `target` name the sides.*train.de, train.en"),
-        ("", b"", {"source": "de"}, "`target` must differ from `source`"),
-        ("", b"", {"tokenizer": "wrods"}, "`tokenizer` must be one of .*Did you mean 'words'"),
         ("", b"", {"tokenizer": Vocabulary(("a", "<unk>"))}, "must contain <eos>"),
         ("", b"", {"files": {"train": "ab"}}, "`files` must map 'train', 'valid' and 'test'"),
         ("train.de", b"\n\n\n\n", {}, "Train must have a pair.*4 with an empty side, 0 of"),
@@ -245,8 +233,6 @@ def test_what_is_wrong_is_told_in_one_sentence(tmp_path, name, data, settings, m
 def test_an_unknown_folder_is_told_of_numbers():
     with pytest.raises(FileNotFoundError, match=r"'number'\. Did you mean 'numbers'"):
         corpora.load_pairs("number")
-    with pytest.raises(ValueError, match="`source` must be one of .'digits', 'words'"):
-        corpora.load_pairs("numbers", source="en")
 
 
 # --- numbers
@@ -352,27 +338,3 @@ def test_epochs_differ_and_an_epoch_can_be_repeated(numbers):
     assert {*map(frozenset, first)} != {*map(frozenset, second)}  # not only their order
     batches.epoch = 0
     assert [batches.pairs_of(i).tolist() for i in range(len(batches))] == first
-    fixed = numbers.batches("valid", tokens_per_batch=300, shuffle=False)
-    assert fixed.pairs_of(3).tolist() != first[3]
-    fixed.epoch = 1
-    assert np.concatenate([fixed.pairs_of(i) for i in range(len(fixed))]).size == 500
-
-
-def test_keras_sees_that_lengths_vary(numbers):
-    class Unigrams(keras.Model):
-        """Predicts each word by its bias, and reads both inputs."""
-
-        def __init__(self):
-            super().__init__()
-            self.bias = self.add_weight(shape=(len(numbers.target_vocabulary),))
-
-        def call(self, inputs):
-            words = ops.sum(ops.cast(inputs["source"] >= 0, "float32"), axis=1)[:, None, None]
-            return self.bias * words * ops.ones_like(inputs["target"], "float32")[..., None]
-
-    model = Unigrams()
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(loss=loss, jit_compile=False)
-    data = numbers.batches("test", tokens_per_batch=1500, pad_to_multiple_of=2)
-    assert np.isfinite(model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]).all()
-    assert data.epoch == 2

@@ -24,21 +24,3 @@ def test_damaged_cards_corpora_runs_and_requests_are_refused_in_one_sentence(wor
 
     fuzz.repeat(noted, CASES, seed=7)
     assert 0 in codes and codes.count(2) > CASES / 4  # the damage is neither harmless nor total
-
-
-def test_the_check_itself_detects_a_traceback_and_an_unfinished_file(workshop, monkeypatch):
-    import dualnet.cli
-
-    def failing(arguments):
-        raise TypeError("unforeseen")
-
-    monkeypatch.setattr(dualnet.cli, "main", failing)
-    assert "TypeError: unforeseen" in workshop.outcome(["list"])[2]
-
-    def littering(arguments):
-        (workshop.case / ".unfinished-part").write_text("")
-        print("refused", file=fuzz.sys.stderr)
-        return 2
-
-    monkeypatch.setattr(dualnet.cli, "main", littering)
-    assert "parts of files" in workshop.outcome(["list"])[2]

@@ -27,6 +27,13 @@ def tokens_of(shape, seed=0, words=12):
     return np.random.default_rng(seed).integers(words, size=shape).astype("int32")
 
 
+def compiled(model, rate=0.01, loss=None):
+    """Return `model`, whose steps are not traced on TensorFlow."""
+    settings = {"run_eagerly": EAGERLY, "jit_compile": JAX}
+    model.compile(keras.optimizers.SGD(rate), **settings, **({"loss": loss} if loss else {}))
+    return model
+
+
 @pytest.fixture(scope="module")
 def tiny():
     keras.utils.set_random_seed(3)
@@ -47,38 +54,18 @@ def test_carried_state_equals_one_pass(tiny, lengths):
 
 
 @once
-def test_a_plain_call_refuses_ids_beyond_the_vocabulary(tiny):
-    for wrong in (-1, 12, 10**7):
-        for tokens in (np.array([[1, wrong]]), ops.convert_to_tensor([[1, wrong]], "int32")):
-            with pytest.raises(ValueError, match="`inputs` must hold ids of the model's vocab"):
-                tiny(tokens)
-
-
-@once
 @pytest.mark.parametrize(
     ("tokens", "rows", "message"),
     [
-        ([[-1]], 1, "`tokens` must hold ids of the model's vocabulary, 0 to 11. Received: -1 to"),
-        ([[10**7]], 1, "`tokens` must hold ids of the model's vocabulary.*10000000 to 10000000"),
+        (np.array([[-1]]), 1, "`tokens` must hold ids of the model's vocabulary, 0 to 11"),
         ([1, 2], 1, r"`tokens` must be an integer array of shape \(batch, time\).*\(2,\)"),
         ([[]], 1, r"`tokens` must be an integer array.*both at least 1.*\(1, 0\)"),
         ([[1]], 3, r"`state` must hold 4 arrays of shapes \[\(1, 6\), \(1, 6\).*initial_state\(1"),
     ],
 )
 def test_advance_refuses_what_no_text_of_the_vocabulary_is(tiny, tokens, rows, message):
-    arrays = [tokens]
-    if rows == 1:
-        arrays += [np.array(tokens), ops.convert_to_tensor(tokens)]
-    for given_as in arrays:
-        with pytest.raises(dualnet.ArgumentError, match=message):
-            tiny.advance(given_as, tiny.initial_state(rows))
-
-
-def test_a_state_of_other_arrays_is_refused(tiny):
-    state = tiny.initial_state(1)
-    for wrong in (state[:1], [*state, *state], [state[0][:, :2], *state[1:]]):
-        with pytest.raises(dualnet.ArgumentError, match="`state` must hold 4 arrays"):
-            tiny.advance([[1]], wrong)
+    with pytest.raises(dualnet.ArgumentError, match=message):
+        tiny.advance(tokens, tiny.initial_state(rows))
 
 
 def test_a_model_of_padded_sentences_reads_padding_in_advance():
@@ -104,10 +91,10 @@ def test_hidden_states_are_what_the_dual_layer_reads(tiny):
     np.testing.assert_allclose(both, ops.convert_to_numpy(hidden), atol=1e-5)
 
 
+@once
 @pytest.mark.parametrize(
     ("arguments", "layers"),
     [
-        ({"recurrent_layers": 2}, {"embedding": 4, "recurrence_1": 4, "recurrence_2": 4}),
         ({"connection": "dual"}, {"embedding": 4, "recurrence_1": 4, "connection": 4}),
         ({"recurrent_layers": 2, "skip_connections": True},
          {"embedding": 4, "recurrence_1": 4, "recurrence_2": 4, "hidden": 4}),
@@ -202,28 +189,6 @@ def test_weights_fit_a_model_of_another_batch_size(build, corpus, tmp_path):
     assert_same(values(model), values(other))
 
 
-@once
-@pytest.mark.slow
-def test_stock_callbacks_watch_val_perplexity(build, corpus, tmp_path):
-    model = build("lstm")
-    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
-    callbacks = [
-        keras.callbacks.EarlyStopping("val_perplexity", patience=2, restore_best_weights=True),
-        keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", "val_perplexity", mode="min"),
-        keras.callbacks.ReduceLROnPlateau("val_perplexity", patience=1),
-        keras.callbacks.TerminateOnNaN(),
-    ]
-    history = model.fit(
-        corpus.batches("valid", batch_size=4, sequence_length=9),
-        validation_data=corpus.batches("valid", batch_size=4, sequence_length=9),
-        epochs=9,
-        callbacks=callbacks,
-        verbose=0,
-    ).history
-    assert len(history["val_perplexity"]) == 3  # no gain: stopped
-    assert dualnet.load(tmp_path / "best.keras").count_params() == model.count_params()
-
-
 @pytest.mark.slow
 def test_fit_takes_arrays_and_generators(build, corpus):
     model = build("lstm")
@@ -248,8 +213,10 @@ def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, 
         model.fit(tokens_of((8, 5)) + 90, tokens_of((8, 5)), batch_size=4, verbose=0)
     with pytest.raises(ValueError, match=r"`inputs` must hold integers, the ids of.* 0\.5\."):
         model(np.full((1, 2), 0.5))
-    with pytest.raises(ValueError, match=r"`inputs` must be an integer array of.* shape \(2, 0\)"):
-        model(np.zeros((2, 0), "int32"))
+    with pytest.raises(ValueError, match="`inputs` must hold ids of the model's vocabulary"):
+        model(np.array([[1, 90]]))
+    with pytest.raises(ValueError, match="`vocabulary` must be a tokeniser of dualnet.text"):
+        model.vocabulary = [*corpus.vocabulary.words]
     model.vocabulary = Vocabulary(tuple(reversed(corpus.vocabulary.words)))
     with pytest.raises(ValueError, match=r"`x` must have the vocabulary of the model"):
         model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
@@ -271,7 +238,7 @@ BAD_TARGETS = {
 )
 def test_targets_that_are_no_ids_of_the_tokens_are_refused(method, settings, message):
     model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
-    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+    compiled(model)
     data = (x, np.array(BAD_TARGETS[message]))
     data = (iter([data]),) if settings is None else data  # a generator has targets of its own
     with pytest.raises(dualnet.ArgumentError, match=re.escape(message)) as error:
@@ -285,7 +252,7 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few_elsewhere(KINDS, 3))
 def test_targets_below_zero_and_padding_count_for_nothing(kind):
     x = tokens_of((4, 6), words=9)
     kept = np.arange(6) >= [[3], [0], [1], [2]]
@@ -297,7 +264,7 @@ def test_targets_below_zero_and_padding_count_for_nothing(kind):
         keras.utils.set_random_seed(0)
         model = language_model(9, units=4, **KINDS[kind])
         model.label_smoothing = 0.1 * (kind == "smoothed")
-        model.compile(keras.optimizers.SGD(0.5), run_eagerly=EAGERLY, jit_compile=JAX)
+        compiled(model, 0.5)
         settings = {"sample_weight": weight, "batch_size": 4, "verbose": 0}
         losses = model.fit(x, target, epochs=2, **settings).history["loss"]
         figures = [*losses, *model.evaluate(x, target, **settings)]
@@ -312,7 +279,6 @@ def test_targets_below_zero_and_padding_count_for_nothing(kind):
     "loss",
     [
         "sparse_categorical_crossentropy",
-        keras.losses.sparse_categorical_crossentropy,
         keras.losses.SparseCategoricalCrossentropy(),
     ],
 )
@@ -322,30 +288,28 @@ def test_a_loss_of_probabilities_is_refused(tiny, loss):
         tiny.compile(optimizer="sgd", loss=loss)
 
 
+@once
 def test_a_loss_function_that_takes_logits_by_default_is_accepted():
     plain = keras.losses.sparse_categorical_crossentropy
     model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
     for loss in (functools.partial(plain, from_logits=True), of_logits):
-        model.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=EAGERLY, jit_compile=JAX)
+        compiled(model, 0.0, loss)
         found = model.evaluate(x, x, batch_size=4, verbose=0, return_dict=True)
         assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
 
 
 def test_a_loss_of_your_own_leaves_no_place_for_parts_of_the_default():
     model, x = language_model(9, units=4, fraternal_regularization=0.1), tokens_of((4, 3), words=9)
-    smooth = language_model(9, units=4)
-    smooth.label_smoothing = 0.1
-    for each in (model, smooth):
-        each.compile(keras.optimizers.SGD(0.0), of_logits, run_eagerly=EAGERLY, jit_compile=JAX)
-        with pytest.raises(dualnet.ArgumentError, match="`loss` must be left out with `label_smoo"):
-            each.fit(x, x, batch_size=4, verbose=0)
-        each.evaluate(x, x, batch_size=4, verbose=0)
+    compiled(model, 0.0, of_logits)
+    with pytest.raises(dualnet.ArgumentError, match="`loss` must be left out with `label_smoo"):
+        model.fit(x, x, batch_size=4, verbose=0)
+    model.evaluate(x, x, batch_size=4, verbose=0)
 
 
 def test_a_loss_of_your_own_may_ignore_targets_and_has_its_targets_checked():
     model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
     ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
-    model.compile(keras.optimizers.SGD(0.0), ignoring, run_eagerly=EAGERLY, jit_compile=JAX)
+    compiled(model, 0.0, ignoring)
     y = np.where(x % 2, x, -1)
     loss, perplexity = model.evaluate(x, y, batch_size=4, verbose=0)
     assert perplexity == pytest.approx(np.exp(nll(model(x), np.maximum(y, 0))[y >= 0].mean()))
@@ -358,7 +322,7 @@ def test_a_loss_of_your_own_may_ignore_targets_and_has_its_targets_checked():
 def test_targets_have_the_forms_that_keras_takes():
     model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
     for loss in (None, of_logits):
-        model.compile(keras.optimizers.SGD(0.0), loss, run_eagerly=EAGERLY, jit_compile=JAX)
+        compiled(model, 0.0, loss)
         plain, *others = (
             model.fit(x, y, batch_size=4, verbose=0).history["loss"] for y in (x, [x], x[..., None])
         )
@@ -394,8 +358,6 @@ def test_a_dataset_whose_last_batch_may_be_short_is_refused():
 
     with pytest.raises(dualnet.ArgumentError, match="`x` must come in batches.*drop_remainder=Tr"):
         model.fit(Dataset())
-    with pytest.raises(dualnet.ArgumentError, match="`x` must come in batches.*drop_remainder=Tr"):
-        model.evaluate(Dataset())
 
 
 class Short(keras.utils.PyDataset):
@@ -410,13 +372,11 @@ class Short(keras.utils.PyDataset):
         return (self.x[4 * index :][:4],) * 2
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate"])
-def test_a_short_last_batch_of_a_py_dataset_is_refused_before_the_first_step(method):
-    model = language_model(9, units=4)
-    model.compile(optimizer="sgd", run_eagerly=EAGERLY)
+def test_a_short_last_batch_of_a_py_dataset_is_refused_before_the_first_step():
+    model = compiled(language_model(9, units=4))
     message = r"^`x` must come in batches of 4 rows, .*a batch of 3\. Leave the incomplete"
     with pytest.raises(dualnet.ArgumentError, match=message):
-        getattr(model, method)(Short(), verbose=0)
+        model.fit(Short(), verbose=0)
 
 
 @once
@@ -424,9 +384,9 @@ def test_a_short_last_batch_of_a_py_dataset_is_refused_before_the_first_step(met
 def test_streams_start_from_the_state_that_they_are_given(tiny):
     tokens = tokens_of((4, 9))
     x, y = tokens[:, 3:8], tokens[:, 4:]
+    compiled(tiny, 0.0)
     for rows in (1, 4):
         _, state = tiny.advance(tokens[:rows, :3], tiny.initial_state(rows))
-        tiny.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
         tiny.reset_state(state, training=False)
         start = [np.tile(ops.convert_to_numpy(part), (4 // rows, 1)) for part in state]
         wanted = np.exp(nll(tiny.advance(x, start)[0], y).mean())
@@ -439,14 +399,12 @@ def test_streams_start_from_the_state_that_they_are_given(tiny):
     tiny.reset_state()
     found = tiny.evaluate(x, y, batch_size=2, verbose=0, return_dict=True)
     assert abs(found["perplexity"] - wanted) > 1e-3
-    with pytest.raises(dualnet.ArgumentError, match="`state` must hold 4 arrays"):
-        tiny.reset_state(state[:1])
 
 
 def test_training_streams_start_each_epoch_from_the_state_that_they_are_given():
     model = language_model(9, units=4)
     tokens = tokens_of((2, 9), words=9)
-    model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
+    compiled(model, 0.0)
     _, state = model.advance(tokens[:, :3], model.initial_state(2))
     model.reset_state(state)
     data = {"x": tokens[:, 3:8], "y": tokens[:, 4:], "batch_size": 2, "verbose": 0}
@@ -457,26 +415,10 @@ def test_training_streams_start_each_epoch_from_the_state_that_they_are_given():
     np.testing.assert_allclose(model.fit(**data).history["loss"], wanted, rtol=1e-5)
 
 
-def test_streams_start_each_epoch_anew_with_a_list_of_callbacks_that_keras_made():
-    model, tokens = strong(language_model(9, units=4)), tokens_of((4, 9), words=9)
-    model.compile(keras.optimizers.SGD(0.0), run_eagerly=EAGERLY, jit_compile=JAX)
-    callbacks = keras.callbacks.CallbackList(add_history=True, model=model, epochs=2, steps=2)
-    for _ in range(2):
-        model.fit(tokens, tokens, batch_size=2, epochs=2, callbacks=callbacks, verbose=0)
-        losses = model.history.history["loss"]
-        wanted = model.fit(tokens, tokens, batch_size=2, verbose=0).history["loss"]
-        np.testing.assert_allclose(losses, wanted[0], rtol=1e-6)
-
-
 @once
 def test_a_model_shows_the_layers_and_shapes_of_its_core(tiny):
     assert tiny.inputs[0].shape == tiny.input_shape == (None, None)
-    assert len(tiny.inputs) == len(tiny.outputs) == 1 + len(tiny.state_size)
-    assert tiny.output_shape == (None, None, 12)
     assert tiny.get_layer("embedding") is tiny.core.get_layer("embedding")
-    assert tiny.get_layer("core") is tiny.core and tiny.get_layer(index=0).name == "tokens"
-    with pytest.raises(ValueError, match="No such layer: embeding.*'recurrence_2'"):
-        tiny.get_layer("embeding")
     lines = []
     tiny.summary(print_fn=lines.append)
     assert "embedding" in "".join(lines) and "recurrence_2" in "".join(lines)
@@ -569,8 +511,7 @@ def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corp
 @once
 @pytest.mark.slow
 def test_with_steps_per_epoch_streams_go_on_over_epochs_until_the_data_begin_anew(monkeypatch):
-    model = zoo.build("lstm", vocabulary_size=12, units=4)
-    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+    model = compiled(language_model(12, units=4))
     tokens = tokens_of((20, 3))
     events, restart = [], model.training_rows.restart
     monkeypatch.setattr(model.training_rows, "restart", lambda: (events.append("anew"), restart()))
@@ -594,8 +535,7 @@ def test_weights_of_rows_count_as_weights_of_their_tokens():
     found = []
     for weights in (of_rows, np.repeat(of_rows[:, None], 3, axis=1)):
         keras.utils.set_random_seed(0)
-        model = zoo.build("lstm", vocabulary_size=12, units=4)
-        model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+        model = compiled(language_model(12, units=4))
         model.fit(tokens, tokens, sample_weight=weights, batch_size=4, verbose=0)
         model.train_on_batch(tokens, tokens, sample_weight=weights)
         loss = model.evaluate(tokens, tokens, sample_weight=weights, batch_size=4, verbose=0)[0]
@@ -606,18 +546,16 @@ def test_weights_of_rows_count_as_weights_of_their_tokens():
 def test_a_batch_without_weight_has_no_loss_and_changes_nothing():
     model, tokens = language_model(12, units=4), tokens_of((4, 3))
     before = values(model)
-    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
+    compiled(model)
     assert model.train_on_batch(tokens, tokens, sample_weight=np.zeros(4))[0] == 0
     assert_same(values(model), before)
 
 
-@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch", "test_on_batch"])
-def test_training_without_targets_is_refused(method):
-    model = language_model(12, units=4)
-    model.compile("sgd", run_eagerly=EAGERLY, jit_compile=JAX)
-    settings = {} if method.endswith("batch") else {"batch_size": 4}
-    with pytest.raises(ValueError, match="`y` must be the targets"):
-        getattr(model, method)(tokens_of((4, 3)), **settings)
+def test_training_without_targets_is_refused():
+    model = compiled(language_model(12, units=4))
+    for method in (model.fit, model.evaluate, model.train_on_batch):
+        with pytest.raises(ValueError, match="`y` must be the targets"):
+            method(tokens_of((32, 3)))
 
 
 @pytest.mark.parametrize(
@@ -645,7 +583,6 @@ def test_what_a_step_is_traced_with_may_change_between_two_steps(name, setting):
     ("method", "arguments", "message"),
     [
         ("fit", {"validation_split": 0.25}, "`validation_split` must be 0"),
-        ("fit", {"class_weight": {0: 1.0}}, "`class_weight` must be None"),
         ("fit", {"sample_weight": np.ones((4, 2))}, r"`sample_weight` must .*Received: .*\(4, 2\)"),
         ("test_on_batch", {"sample_weight": np.ones(3)}, "`sample_weight` must"),
     ],
@@ -661,8 +598,10 @@ def test_arguments_of_keras_that_streams_do_not_have_are_refused_by_name(
 
 @once
 @pytest.mark.slow
-@pytest.mark.parametrize("saved", ["float32", "mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("loaded", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [("float32", "mixed_bfloat16"), ("mixed_bfloat16", "float32"), ("mixed_float16", "float32")],
+)
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer")
 def test_a_file_saved_under_one_dtype_policy_opens_under_another(saved, loaded, tmp_path):
     tokens = tokens_of((2, 3))
@@ -675,11 +614,6 @@ def test_a_file_saved_under_one_dtype_policy_opens_under_another(saved, loaded, 
         opened = dualnet.load(tmp_path / "model.keras")
     assert_same(model.get_weights(), opened.get_weights())
     assert opened(tokens).shape == (2, 3, 12)
-
-
-def test_a_vocabulary_that_is_no_tokeniser_is_refused(tiny):
-    with pytest.raises(ValueError, match="`vocabulary` must be a tokeniser of dualnet.text"):
-        tiny.vocabulary = [str(i) for i in range(12)]
 
 
 OUTPUTS = [
@@ -710,7 +644,7 @@ def test_the_loss_of_dropout_samples_is_that_of_the_mean_of_their_probabilities(
         keras.utils.set_random_seed(5)
         model = language_model(words, units=6, **places, **output)
         model.dropout_samples = count
-        model.compile(optimizer=keras.optimizers.SGD(0.0), run_eagerly=EAGERLY)
+        compiled(model, 0.0)
         for batch in batches:
             model.reset_metrics()
             loss, perplexity = model.train_on_batch(*batch)
@@ -729,7 +663,7 @@ def test_dropout_samples_without_dropout_are_one_reading(corpus):
         keras.utils.set_random_seed(5)
         model = language_model(len(corpus.vocabulary), units=6, recurrent_l2=0.1, activation_l2=0.1)
         model.dropout_samples = count
-        model.compile(optimizer=keras.optimizers.SGD(0.5), run_eagerly=EAGERLY)
+        compiled(model, 0.5)
         for i in range(3):
             model.train_on_batch(*corpus.batches("train", batch_size=2, sequence_length=5)[i])
         weights.append(values(model))
@@ -740,13 +674,8 @@ def test_dropout_samples_without_dropout_are_one_reading(corpus):
 @once
 def test_dropout_samples_are_refused_where_a_step_needs_logits(corpus):
     batch = corpus.batches("train", batch_size=2, sequence_length=5)[0]
-    for arguments, compiled in (
-        ({"fraternal_regularization": 0.1}, {}),
-        ({}, {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}),
-        ({}, {"metrics": [keras.metrics.SparseCategoricalAccuracy()]}),
-    ):
-        model = language_model(len(corpus.vocabulary), units=4, **arguments)
-        model.dropout_samples = 2
-        model.compile(optimizer="sgd", **compiled)
-        with pytest.raises(ValueError, match="`dropout_samples` must be 1 with a loss or metrics"):
-            model.train_on_batch(*batch)
+    model = language_model(len(corpus.vocabulary), units=4)
+    model.dropout_samples = 2
+    model.compile(optimizer="sgd", metrics=[keras.metrics.SparseCategoricalAccuracy()])
+    with pytest.raises(ValueError, match="`dropout_samples` must be 1 with a loss or metrics"):
+        model.train_on_batch(*batch)

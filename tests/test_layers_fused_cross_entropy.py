@@ -108,12 +108,6 @@ def test_a_sure_word_and_an_impossible_one_are_exact(rng):
     np.testing.assert_array_equal(array(output(hidden, targets=targets)), [[0.0, 300.0]])
 
 
-def test_rows_of_no_words_have_no_losses(rng):
-    output = an_output(rng)
-    losses = output(np.zeros((0, TIME, UNITS), "float32"), targets=np.zeros((0, TIME), "int32"))
-    assert losses.shape == (0, TIME)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_bfloat16_is_near_float32(tied, saved, rng):
     hidden, targets = hidden_of(rng), some_targets(rng)
@@ -166,37 +160,8 @@ def sizes_of_logits(monkeypatch):
     return sizes
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="reads what JAX has traced")
-def test_the_traced_step_holds_no_tensor_of_all_words_and_rows(monkeypatch, rng):
-    import jax
-
-    monkeypatch.setattr(_fused_cross_entropy, "SAVED_BYTES", 2 * ROW)
-    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
-    targets = rng.integers(0, WORDS, 40).astype("int32")
-
-    def loss(rows, matrix):
-        return ops.sum(_fused_cross_entropy.target_log_probabilities(rows, matrix, None, targets))
-
-    rows, matrix = normal(rng, 40, UNITS), normal(rng, UNITS, WORDS)
-    traced = jax.make_jaxpr(jax.grad(loss, (0, 1)))(rows, matrix)
-    sizes = [v.aval.size for jaxpr in all_of(traced.jaxpr) for e in jaxpr.eqns for v in e.outvars]
-    assert 40 * UNITS in sizes and max(sizes) < 40 * WORDS
-
-
-def all_of(jaxpr):
-    """Yield `jaxpr` and all that it calls."""
-    yield jaxpr
-    for equation in jaxpr.eqns:
-        for value in equation.params.values():
-            for called in value if isinstance(value, (list, tuple)) else [value]:
-                called = getattr(called, "jaxpr", called)
-                if hasattr(called, "eqns"):
-                    yield from all_of(called)
-
-
 @once
 @pytest.mark.slow
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="compiles parts of a step")
 @pytest.mark.parametrize("saved_rows", [0, 4, 100])
 def test_a_step_whose_loss_is_compiled_changes_the_weights_as_one_by_operations(
     saved_rows, monkeypatch, rng

@@ -7,7 +7,7 @@ import pytest
 
 import dualnet
 from dualnet.training import Recipe
-from tests.checks import array, assert_close, once
+from tests.checks import once
 
 pytestmark = once
 
@@ -57,27 +57,3 @@ def test_a_model_that_was_used_leaves_no_graph_behind_and_is_freed(build, corpus
     del model, parts
     collect()
     assert [name for name, part in references.items() if part() is not None] == []
-
-
-@pytest.mark.slow
-@once
-@pytest.mark.parametrize(
-    ("name", "options"), [("dual_mdlstm", {"recurrent_layers": 1}), ("lstm", {"experts": 2})]
-)
-def test_gradients_flow_through_a_tf_function(build, rng, name, options):
-    import tensorflow as tf
-
-    model = build(name, **options)
-    tokens = rng.integers(model.vocabulary_size, size=(2, 6)).astype("int32")
-
-    def loss():
-        return tf.reduce_mean(model(tokens) ** 2)
-
-    def gradients(function):
-        with tf.GradientTape() as tape:
-            value = function()
-        return [
-            array(tf.convert_to_tensor(g)) for g in tape.gradient(value, model.trainable_weights)
-        ]
-
-    assert_close(gradients(tf.function(loss)), gradients(loss), rtol=1e-4)

@@ -105,19 +105,3 @@ def test_all_but_export_works_where_tensorflow_is_not_installed(folder, tmp_path
     )  # fmt: skip
     assert process.returncode == 0, process.stderr
     assert list((tmp_path / "RUN" / "tensorboard").iterdir())
-
-
-def test_more_code_than_the_cap_is_refused_however_it_is_packed(tmp_path):
-    (tmp_path / "dualnet" / "room").mkdir(parents=True)
-    file = tmp_path / "dualnet" / "room" / "__init__.py"
-    spread = '"""A room."""\n\n# a comment\ndef f(x):\n    """One."""\n    return """2\n\n{x}"""\n'
-    for text in (spread, 'def f(x): return "2"\n'):
-        file.write_text(text)
-        for cap, code in ((8, 0), (7, 1)):
-            caps = f"\n    dualnet {cap}\n    dualnet/room 9"
-            (tmp_path / "setup.cfg").write_text(f"[dualnet]\ncode_tokens ={caps}\n")
-            command = [sys.executable, ROOT / ".ci" / "code_tokens", tmp_path]
-            process = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert process.returncode == code
-            said = process.stdout + process.stderr
-            assert f"8 tokens of code, {'more than the 7' if code else 'of at most 8'}" in said

@@ -9,10 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.builders import (
-    CELLS,
-    weight_names,
-)
+from dualnet.builders import CELLS, weight_names
 from dualnet.builders.functional import language_model
 from dualnet.layers import (
     ActivationRegularization,
@@ -21,7 +18,6 @@ from dualnet.layers import (
     PastDecode,
     StepDropout,
 )
-from dualnet.layers._configured import l2_regularizer
 from tests import reference
 from tests.checks import (
     array,
@@ -134,24 +130,6 @@ def test_the_sum_over_time_is_the_mean_times_the_steps(rng):
     assert again.loss_reduction == "sum"
 
 
-def test_weight_l2_counts_every_weight_once_and_joins_other_penalties(rng):
-    model = a_model(weight_l2=0.01, input_l2=0.1, tied=True, output_bias=True)
-    randomise(model.core, rng)
-    tokens, targets = some_tokens(rng), some_tokens(rng)
-    squares = sum(np.sum(array(weight) ** 2) for weight in model.trainable_variables)
-    kernel = model.core.get_layer("recurrence_1").cell.kernel
-    wanted = nll(model(tokens), targets).mean() + 0.01 * squares + 0.1 * np.sum(array(kernel) ** 2)
-    np.testing.assert_allclose(loss_of(model, tokens, targets), wanted, rtol=1e-5)
-
-
-def test_the_gradient_of_an_l2_penalty_is_twice_its_strength_times_the_weight(rng):
-    weight = keras.Variable(rng.normal(size=(5, 3)).astype("float32"))
-    penalty = l2_regularizer(0.3)
-    (gradient,) = gradients(lambda: 2.0 * penalty(weight), [weight])
-    np.testing.assert_allclose(gradient, 1.2 * array(weight), rtol=1e-6)
-    np.testing.assert_allclose(array(penalty(weight)), 0.3 * np.sum(array(weight) ** 2), rtol=1e-6)
-
-
 def test_fraternal_dropout_trains_on_two_readings_and_their_distance_and_evaluates_once(rng):
     arguments = {"output_dropout": 0.5, "fraternal_regularization": 0.3}
     model, tokens, targets = a_model(**arguments), some_tokens(rng), some_tokens(rng)
@@ -228,9 +206,8 @@ def test_each_of_two_penalties_counts_once_in_the_loss_and_in_the_gradients(pair
     np.testing.assert_allclose(slope, right, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru", "depth_gated_lstm"])
-def test_padding_changes_nothing_but_its_own_place(cell, rng):
-    model = a_model(cell=cell, padded=True, recurrent_layers=2, connection="dual")
+def test_padding_changes_nothing_but_its_own_place(rng):
+    model = a_model(cell="depth_gated_lstm", padded=True, recurrent_layers=2, connection="dual")
     randomise(model.core, rng)
     words = some_tokens(rng)
     alone = array(model(words))
@@ -251,14 +228,7 @@ def test_the_skip_sum_is_the_sum_of_the_layers_outputs(rng):
 
 
 def test_each_layer_reads_the_sum_of_all_below_it_and_the_output_that_of_all(rng):
-    residual, skip = (
-        a_model(recurrent_layers=2, **{n: True}) for n in ("residual", "skip_connections")
-    )
-    randomise(residual.core, rng)
-    skip.core.set_weights(residual.core.get_weights())
     tokens = some_tokens(rng)
-    assert_same([array(residual(tokens))], [array(skip(tokens))])
-
     three = a_model(recurrent_layers=3, residual=True)
     randomise(three.core, rng)
     weights = {"/".join(w.path.split("/")[-2:]): array(w) for w in three.core.weights}
@@ -275,6 +245,7 @@ def test_each_layer_reads_the_sum_of_all_below_it_and_the_output_that_of_all(rng
         a_model(recurrent_layers=2, skip_connections=True, residual=True)
 
 
+@once
 @pytest.mark.parametrize("joined", ["residual", "skip_connections"])
 def test_the_output_of_each_cell_has_a_dropout_of_its_own_wherever_it_is_read(joined):
     model = a_model(recurrent_layers=3, cell_dropout=0.5, **{joined: True})
@@ -283,16 +254,12 @@ def test_the_output_of_each_cell_has_a_dropout_of_its_own_wherever_it_is_read(jo
     for k in (1, 2, 3):
         layer = model.core.get_layer(f"cell_dropout_{k}")
         assert type(layer) is StepDropout and layer.rate == 0.5
-        read = model.core.get_layer(f"recurrence_{k}").output[0]
-        assert layer.input is read
-        readers = {
-            node.operation.name for node in model.core.get_layer(f"recurrence_{k}")._outbound_nodes
-        }
-        assert layer.name in readers and not any("residual" in r or "skip" in r for r in readers)
+        assert layer.input is model.core.get_layer(f"recurrence_{k}").output[0]
     locked = a_model(recurrent_layers=2, cell_dropout=0.5, locked_dropouts=["cell"])
     assert type(locked.core.get_layer("cell_dropout_1")) is LockedDropout
 
 
+@once
 def test_an_untied_output_has_a_matrix_of_its_own_and_sizes_are_free(rng):
     model = language_model(
         WORDS, embedding_units=3, recurrent_units=5, tied=False, output_bias=True
@@ -348,6 +315,7 @@ def fresh(rule, **arguments):
     return {name: (np.abs(weight).max(), weight.std()) for name, weight in weights.items()}
 
 
+@once
 def test_initial_weights_are_as_the_papers_have_them():
     spread = fresh("uniform", initializer_range=0.05)
     for name in ("embedding/embeddings", "cell_1/kernel", "cell_1/bias", "output/bias"):
@@ -380,6 +348,7 @@ def test_initial_weights_are_as_the_papers_have_them():
     assert abs(bias[64:128].mean() - 1) < 0.1 and abs(bias[:64].mean()) < 0.1
 
 
+@once
 def test_the_rounds_of_a_mogrifier_start_as_melis_et_al_have_them():
     spread = fresh("by_fan_in", cell="mogrifier_lstm", rounds=2, rank=16)
     for name, size in (("1_left", 64), ("1_right", 64), ("2_left", 100)):
@@ -388,6 +357,7 @@ def test_the_rounds_of_a_mogrifier_start_as_melis_et_al_have_them():
     assert spread["cell_1/mogrifier_1_bias"] == (0, 0)
 
 
+@once
 @pytest.mark.parametrize(
     ("rule", "cell", "forget", "options"),
     [
@@ -433,14 +403,11 @@ def test_a_seed_gives_the_same_initial_weights():
     [
         ({"initializer": "unifrm"}, "`initializer` must be one of.*Did you mean 'uniform'"),
         ({"initializer": "uniform"}, "`initializer_range` must be above 0"),
-        ({"initializer_range": 0.1}, "`initializer_range` must be 0 for"),
         ({"depth": 2}, "`depth` must be left out for the cell 'lstm'.*'recurrent_highway'"),
         ({"cell": "recurrent_highway", "dept": 2}, "`dept` must be an argument.*mean 'depth'"),
         ({"cell": "gru", "rounds": 2}, "`rounds` must be left out for the cell 'gru'.*mogrifier"),
         ({"cell": "mogrifier_lstm", "mask_per_gate": True}, "`mask_per_gate` must be False"),
-        ({"weight_dropout": -0.5}, "`weight_dropout` must be a number of at least 0 and below 1"),
         ({"recurrent_layers": 0}, "`recurrent_layers` must be an integer of at least 1"),
-        ({"balance_form": "papr"}, "`balance_form` must be one of.*Did you mean 'paper'"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(arguments, message):
@@ -448,6 +415,7 @@ def test_bad_arguments_are_refused_by_name(arguments, message):
         a_model(**arguments)
 
 
+@once
 def test_a_penalty_of_strength_0_adds_no_loss():
     none = a_model(cell="mogrifier_lstm", rounds=2, connection="dual", recurrent_layers=2)
     assert none.losses == []

@@ -40,7 +40,6 @@ def rates(recipe, count):
     ("settings", "first_smaller"),
     [
         ({"learning_rate": 1.0, "hold_epochs": 6, "decay": 1 / 1.2, "epochs": 39}, 7),
-        ({"learning_rate": 1.0, "hold_epochs": 14, "decay": 1 / 1.15, "epochs": 55}, 15),
         ({"learning_rate": 0.2, "hold_epochs": 20, "decay": 0.98039, "epochs": 200}, 21),
     ],
 )
@@ -143,7 +142,7 @@ def first_averaged(recipe, perplexities):
     return found[0].epoch if found else None
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 60])
+@pytest.mark.parametrize("n", [1, 5])
 @given(walk=walks)
 @example(walk=np.arange(50.0, 120.0))  # at the earliest
 @example(walk=np.arange(120.0, 50.0, -1))  # never
@@ -211,8 +210,6 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"global_clipnorm": 1.0, "clipnorm": 1.0},
-         "`global_clipnorm` cannot be combined with `clipnorm`.*clipnorm=1.0"),
         ({"averaging": "asgd"},
          "`averaging` must not be 'asgd' with an optimizer other.*Use averaging='two_tailed'"),
         ({"finetune": "once", "averaging": "mean"},

@@ -141,9 +141,8 @@ def test_lower_case_and_documents_are_ours(file):
     first, second = (plain.encode(part.lower().replace("\n", " ")).tolist()
                      for part in text.split("\n\n"))  # fmt: skip
     assert tokenizer.encode(text).tolist() == [*first, tokenizer.eos_id, *second]
-    ids, offsets = tokenizer.encode_with_offsets(text)
-    assert ids.tolist() == tokenizer.encode(text).tolist() and offsets.max() == len(text)
-    assert text[slice(*offsets[-1])] in text[-4:]
+    _, offsets = tokenizer.encode_with_offsets(text)
+    assert offsets.max() == len(text)
     for copy in (from_config(tokenizer.get_config()), pickle.loads(pickle.dumps(tokenizer))):
         assert copy == tokenizer and copy.encode(text).tolist() == tokenizer.encode(text).tolist()
     assert tokenizer != plain and tokenizer.sha256 == plain.sha256
@@ -167,7 +166,6 @@ def test_every_command_takes_a_file_and_its_run(cli, file, folder, tmp_path):
     assert (run / "tokenizer.model").read_bytes() == file.read_bytes()
     assert cli.json(f"evaluate {run}")["perplexity"] > 1
     assert cli.json(f"score {run} --text '{line}'")["tokens"] == len(library.encode(line))
-    assert cli(f"generate {run} --prompt 'the cat' --max-tokens 3").startswith("the cat")
     model = dualnet.load(run)
     model.save(tmp_path / "model.keras")
     assert dualnet.load(tmp_path / "model.keras").vocabulary == model.vocabulary

@@ -172,18 +172,6 @@ def test_blocks_of_any_size_give_what_one_block_gives(reader, text, documents):
         assert words == plain_text.words_of(one)
 
 
-@pytest.mark.parametrize("documents", plain_text.DOCUMENTS)
-def test_a_text_of_more_than_a_block_ends_where_a_short_one_does(tmp_path, documents):
-    lines = "one two\n" * (files.DOCUMENT_BYTES // 8)
-    for blank in ("\n", "\n \n\n", " \n" * 9, "\t"):
-        ends = []
-        for text in ("one two\n", lines):
-            (tmp_path / "a.txt").write_text(text + blank)
-            whole = "".join(files.blocks(tmp_path / "a.txt", documents=documents))
-            ends.append(whole[whole.rindex("o") + 1 :])
-        assert ends[0] == ends[1]
-
-
 @given(st.text("ab é\n猫", min_size=40, max_size=200), st.integers(9, 30))
 def test_a_long_document_is_cut_at_the_end_of_a_word_and_loses_nothing(text, size):
     def blocks():
@@ -227,11 +215,6 @@ def test_every_tokenizer_says_what_it_is(tokenizer):
     if tokenizer.loses:
         with pytest.raises(ValueError, match="must spell its text"):
             tokenizer.spelling  # noqa: B018
-
-
-def test_a_text_that_spells_eos_is_text():
-    ids = BPE.encode("a <eos> b")
-    assert BPE.eos_id not in ids and BPE.decode(ids) == "a <eos> b"
 
 
 def test_special_strings_are_one_unit_each():
@@ -324,15 +307,13 @@ def test_a_lone_surrogate_is_refused(tokenizer):
 
 @every
 def test_an_id_beyond_the_units_is_refused(tokenizer):
-    for wrong in (-1, len(tokenizer)):
-        with pytest.raises(ValueError, match=f"must be from 0 to {len(tokenizer) - 1}"):
-            tokenizer.decode([0, wrong])
+    with pytest.raises(ValueError, match=f"must be from 0 to {len(tokenizer) - 1}"):
+        tokenizer.decode([0, len(tokenizer)])
 
 
-@pytest.mark.parametrize("text", ["", "{}"])
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path, text):
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
     path = tmp_path / "tokenizer.json"
-    path.write_text(text)
+    path.write_text("{}")
     with pytest.raises(ValueError, match=r"must be the file tokenizer\.json"):
         load_tokenizer(path)
     with pytest.raises(ValueError, match="must be a file that can be read"):
@@ -345,9 +326,8 @@ def test_what_the_library_cannot_do_is_told_in_one_sentence():
     data["added_tokens"] = []
     data["model"]["vocab"] = {unit: i for i, unit in enumerate(data["model"]["vocab"])}
     tokenizer = LibraryTokenizer(json.dumps(data))
-    for encode in (tokenizer.encode, tokenizer.encode_with_offsets):
-        with pytest.raises(ValueError, match="that the tokeniser can read. Received: .*UNK"):
-            encode("the 犬")
+    with pytest.raises(ValueError, match="that the tokeniser can read. Received: .*UNK"):
+        tokenizer.encode("the 犬")
     with pytest.raises(ValueError, match="The text and the size must fit. Received: The vocab"):
         train_tokenizer(["abcdefghij"], "unigram", size=5)
 
@@ -371,22 +351,9 @@ def adding(content, **settings):
     return edit
 
 
-@pytest.mark.parametrize("special", ["§", "Ġ"])
-def test_a_special_string_that_stands_for_a_byte_is_refused(special):
-    refused = "`special` tokens must not be spelt as a byte.*Leave it out"
-    with pytest.raises(ValueError, match=refused):
-        train_tokenizer([TEXT], "bpe", size=300, special=["<sep>", special])
-    with pytest.raises(ValueError, match=refused):
-        edited(BPE, adding(special))
-    tokenizer = train_tokenizer([f"a{special}b"], "characters", special=[special])
-    assert tokenizer.decode(tokenizer.encode(f"a{special}b")) == f"a{special}b"
-
-
-def test_special_strings_beside_bytes_are_decoded_as_they_are():
-    tokenizer = train_tokenizer([TEXT], "bpe", size=300, special=["café", "a", "日本"])
-    for text in ("un café", "日本の§é", "banana §"):
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert tokenizer.loses == ""
+def test_a_special_string_that_stands_for_a_byte_is_refused():
+    with pytest.raises(ValueError, match="`special` tokens must not be spelt as a byte"):
+        train_tokenizer([TEXT], "bpe", size=300, special=["<sep>", "§"])
 
 
 def not_special(data):
@@ -399,15 +366,11 @@ def not_special(data):
     ("edit", "loses"),
     [
         (adding("<sep>"), False),
-        (adding("<sep>", lstrip=True), True),
         (adding("<sep>", rstrip=True), True),
-        (adding("<sep>", lstrip=True, rstrip=True), True),
         (adding("<sep>", lstrip=True, special=True), False),  # such a text is read as text
-        (adding("</s>", special=True), False),
         (not_special, True),  # "<eos>" in a text would end a document
         (lambda data: data["pre_tokenizer"].update(behavior="Removed"), "characters"),
         (lambda data: data["pre_tokenizer"].update(add_prefix_space=True), "bpe"),
-        (lambda data: data.update(normalizer={"type": "NFC"}), True),
         (lambda data: data.update(normalizer={"type": "Lowercase"}), True),
         (lambda data: data["model"].update(end_of_word_suffix="</w>"), "bpe"),
         (lambda data: data["model"]["vocab"].update({"日本": len(data["model"]["vocab"])}), False),
@@ -423,17 +386,13 @@ def test_a_file_loses_nothing_if_it_is_of_a_kind_that_spells_every_text(kind, ed
             assert tokenizer.unk_id in ids or tokenizer.decode(ids) == text
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word-piece", "characters"])
-def test_units_that_share_an_id_are_refused(kind):
+def test_units_that_share_an_id_are_refused():
     def repeat(data):
         units = data["model"]["vocab"]
-        if kind == "unigram":
-            units[-1] = [units[-2][0], -9.0]
-        else:
-            units[[*units][-1]] = units[[*units][-2]]
+        units[[*units][-1]] = units[[*units][-2]]
 
     with pytest.raises(ValueError, match="`tokenizer` must give each token an id of its own"):
-        edited(TOKENIZERS[kind], repeat)
+        edited(BPE, repeat)
 
 
 def test_truncation_and_padding_are_not_in_use_and_not_saved(tmp_path):
@@ -468,11 +427,6 @@ def test_word_piece_reads_words_of_any_length_and_has_no_more_units_than_asked()
     common = learn([text, "的" * 50], 300)
     known = common.encode("的罕的") != common.unk_id  # the second one is too rare
     assert known.tolist() == [True, False, True]
-    thai = "สวัสดีชาวโลก" * 40
-    tokenizer = learn([thai], 200)
-    assert tokenizer.unk_id not in tokenizer.encode(thai * 9)
-    common = learn(["ab" * 9 + "".join(map(chr, range(0xE01, 0xE30)))], 6)
-    assert {"a", "b"} & {unit.removeprefix("##") for unit in common.words} and len(common) == 6
 
 
 def test_a_text_is_not_taken_for_a_list_of_texts():
@@ -496,7 +450,6 @@ def test_the_end_of_a_document_is_no_special_string():
         ({"tokenizer": "bpe"}, "bpe:8000, .*with any number"),
         ({"tokenizer": "bpe:10"}, "`size` must be an integer of at least 257"),
         ({"tokenizer": "bytes", "vocabulary_size": 9}, "`vocabulary_size` is for words"),
-        ({"tokenizer": "bytes", "lowercase": True}, "`lowercase` must be False"),
         ({"tokenizer": "bytes", "vocabulary": BPE}, "`tokenizer` must be None with"),
         ({"vocabulary": BPE, "documents": "file"}, "`documents` must be 'line'"),
         ({"fractions": (1, 1, 1)}, "`fractions` divide a single file"),
@@ -514,10 +467,9 @@ def test_a_split_of_blank_lines_is_named(tmp_path):
         corpora.load(tmp_path / "a.txt", fractions=(40, 5, 5))
 
 
-@pytest.mark.parametrize("fractions", [(1, 1), (1, 0, 1)])
-def test_bad_fractions_are_refused(tmp_path, fractions):
+def test_bad_fractions_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("a\n" * 9)
     with pytest.raises(ValueError, match="three numbers above 0"):
-        corpora.load(tmp_path / "a.txt", fractions=fractions)
+        corpora.load(tmp_path / "a.txt", fractions=(1, 0, 1))
     with pytest.raises(ValueError, match="`fractions` must leave text in each split"):
         corpora.load(tmp_path / "a.txt", fractions=(1000, 1, 1))

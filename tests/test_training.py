@@ -83,6 +83,7 @@ def test_a_run_folder_is_complete_in_itself(run, corpus):
     assert {event.step for event in EventFileLoader(str(events)).Load() if event.step} == {1, 2}
 
 
+@once
 def test_a_run_folder_has_a_model_card_with_its_corpus_its_tokeniser_and_its_figures(run, corpus):
     card = (run.folder / "README.md").read_text("utf-8")
     assert card.startswith("---\nlibrary_name: dualnet\n") and f"# {run.folder.name}\n" in card
@@ -95,7 +96,7 @@ def test_a_run_folder_has_a_model_card_with_its_corpus_its_tokeniser_and_its_fig
     assert str(run.folder.parent) not in card  # nothing of the machine
 
 
-def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus, copy):
+def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus):
     model = dualnet.load(run.folder)
     assert model.vocabulary == corpus.vocabulary
     for split in ("valid", "test"):
@@ -103,9 +104,6 @@ def test_a_loaded_run_has_the_numbers_that_were_written(run, corpus, copy):
         np.testing.assert_allclose(found, run.results[f"{split}_perplexity"], rtol=1e-6)
     found = runs.corpus_of_run(run.folder)
     assert found.sha256 == corpus.sha256 and found.vocabulary == corpus.vocabulary
-    (copy / "vocabulary.txt").unlink()
-    with pytest.raises(FileNotFoundError, match="must hold its tokeniser, one of vocab"):
-        runs.corpus_of_run(copy)
 
 
 @once
@@ -141,54 +139,36 @@ def test_the_card_of_a_run_trains_the_same_run_again(run, corpus, tmp_path):
     settings = {"output": tmp_path / "again", "progress": False, "evaluate": False}
     again = dualnet.train(str(card), corpus, epochs=1, **settings)
     assert again.history[0]["val_loss"] == run.history[0]["val_loss"]
-    text = card.read_text()
-    own = tmp_path / "own.toml"
-    own.write_text(text.replace("seed = 3", "seed = -3"))
-    with pytest.raises(ValueError, match=r"own.toml: `seed` must be an integer of"):
-        dualnet.train(str(own), corpus, output=tmp_path / "RUN", progress=False)
-    assert not (tmp_path / "RUN").exists()
 
 
 @once
 @pytest.mark.slow
-@pytest.mark.parametrize("stream", [Terminal(), io.StringIO(), None])
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
 def test_a_terminal_gets_a_bar_and_every_stream_a_line_per_epoch(
     corpus, tmp_path, monkeypatch, capsys, stream
 ):
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
+    has_bar = isinstance(stream, Terminal)
+    if not has_bar:
+        monkeypatch.setattr(reporting, "LOG_SECONDS", 0.0)
+        monkeypatch.setattr(reporting, "REFRESH_SECONDS", 0.0)
     settings = {"units": 4, "batch_size": 4, "sequence_length": 9, "epochs": 2}
     dualnet.train("lstm", corpus, output=tmp_path / "RUN", evaluate=False, **settings)
     assert capsys.readouterr().out == ""
-    if stream is not None:
-        note, _, shown = stream.getvalue().partition("\n")
-        assert note == corpus.note and shown.count("train perplexity") == 2
-        has_bar = isinstance(stream, Terminal)
-        assert all((text in shown) == has_bar for text in ("\x1b[", "left", "50%", "━"))
-        assert has_bar or all(line.startswith("epoch ") for line in shown.splitlines())
-        assert re.search(r"\d of \d[\d,]* tokens", shown)
-        if not has_bar:  # the first line comes at once, the next after a minute
-            first, *rest = shown.splitlines()
-            assert re.fullmatch(r"epoch 1/2  0 of \d[\d,]* tokens, compiling", first)
-            assert all("train perplexity" in line for line in rest)
+    note, _, shown = stream.getvalue().partition("\n")
+    assert note == corpus.note and shown.count("train perplexity") == 2
+    assert all((text in shown) == has_bar for text in ("\x1b[", "left", "50%", "━"))
+    if not has_bar:  # a line tells of the tokens now and then
+        first, *rest = shown.splitlines()
+        assert re.fullmatch(r"epoch 1/2  0 of \d[\d,]* tokens, compiling", first)
+        assert all(line.startswith("epoch ") for line in rest)
+        found = re.findall(r"epoch 1/2  (\d+) of (\d+) tokens  [\d,]+ tokens/s  perpl", shown)
+        counts = [int(count) for count, _ in found]
+        assert len(counts) > 2 and counts == sorted(counts) and counts[-1] == int(found[0][1])
 
 
 @once
-@pytest.mark.slow
-def test_without_a_terminal_a_line_tells_of_the_tokens_now_and_then(corpus, tmp_path, monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr("sys.stderr", stream)
-    monkeypatch.setattr(reporting, "LOG_SECONDS", 0.0)
-    monkeypatch.setattr(reporting, "REFRESH_SECONDS", 0.0)
-    settings = {"units": 4, "batch_size": 4, "sequence_length": 9, "epochs": 1}
-    dualnet.train("lstm", corpus, output=tmp_path / "RUN", evaluate=False, **settings)
-    found = re.findall(
-        r"epoch 1/1  (\d+) of (\d+) tokens  [\d,]+ tokens/s  perpl", stream.getvalue()
-    )
-    counts = [int(count) for count, _ in found]
-    assert len(counts) > 2 and counts == sorted(counts) and counts[-1] == int(found[0][1])
-
-
 def test_the_card_of_a_run_tells_the_model_and_what_it_was_trained_on(run, corpus):
     card = runs.read_card(run.folder)
     assert (card.name, card.corpus, card.seed, card.weights) == ("dual_lstm", "animals", 3, "")
@@ -196,6 +176,7 @@ def test_the_card_of_a_run_tells_the_model_and_what_it_was_trained_on(run, corpu
     assert card.trained_on["sha256"] == corpus.sha256
 
 
+@once
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -209,6 +190,7 @@ def test_a_resumed_run_keeps_its_settings(run, corpus, settings, message):
         train(corpus, run.folder, resume=True, **settings)
 
 
+@once
 def test_a_run_is_resumed_with_its_own_text_alone(run, corpus, tmp_path):
     write_splits(tmp_path, "the cat sees the dog\n" * 20)
     with pytest.raises(ValueError, match="`corpus` must be the one that the run started with"):
@@ -221,11 +203,6 @@ def test_a_run_is_resumed_with_its_own_text_alone(run, corpus, tmp_path):
         ({"batching": "sentences", "padded": False}, "`padded` must be True with batching="),
         ({"vocabulary_size": 5}, "`vocabulary_size` must be that of the corpus"),
         ({"batch_size": 5000}, "must hold at least batch_size . 1 = 5001"),
-        ({"seed": 2**32}, "[Ss]eed must be between 0 and"),
-        (
-            {"dropout_samples": 2, "fraternal_regularization": 0.1},
-            "`dropout_samples` must be 1 wit",
-        ),
     ],
 )
 def test_bad_settings_are_refused_and_nothing_is_written(corpus, tmp_path, settings, message):
@@ -252,15 +229,6 @@ def test_files_that_do_not_belong_together_are_refused_without_sums_too(run, cop
     card = (copy / "card.toml").read_text()
     (copy / "card.toml").write_text(card.replace("units = 8", "units = 9"))
     with pytest.raises(ValueError, match="files of a RUN folder must belong together"):
-        dualnet.load(copy)
-    (copy / "card.toml").write_text(card.replace('builder = "language_model"', "builder = 3"))
-    with pytest.raises(
-        ValueError, match="card.toml: `builder` must be text. Received: builder = 3. Restore"
-    ):
-        dualnet.load(copy)
-    (copy / "sums.json").write_text("[")
-    (copy / "card.toml").write_text(card)
-    with pytest.raises(ValueError, match="sums.json of a RUN folder must be unchanged"):
         dualnet.load(copy)
 
 
@@ -438,11 +406,7 @@ def test_what_does_not_fit_the_run_to_go_on_from_is_refused(run, tmp_path):
     write_splits(tmp_path, "the fish finds the dog\n" * 20)
     output = tmp_path / "RUN"
     for settings, message in (
-        ({"units": 5}, "`weights` must be of a model like this one"),
-        (
-            {"recurrent_units": 5},
-            r"Settings must keep the sizes of .*cell_1/kernel the shape .*, 20",
-        ),
+        ({"recurrent_units": 5}, r"Settings must keep the sizes of .*cell_1/kernel the shape"),
         ({"tokenizer": "bytes"}, "`tokenizer` must be left out: the model to start from reads"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -504,11 +468,8 @@ def test_a_gate_serves_an_ensemble_of_models_of_sentences(run, corpus, tmp_path)
     settings = {"epochs": 1, "batch_size": 4, "gate_units": 3, "progress": False}
     gated = training.train_gate(both, corpus, output=tmp_path / "gated", **settings)
     assert gated.model.padded and np.isfinite(gated.results["test_perplexity"])
-    nested = training.combine_runs([both, one.folder], tmp_path / "nested")
-    assert training.train_gate(nested, corpus, output=tmp_path / "outer", **settings).model.padded
-    for folders in ([run.folder, one.folder], [one.folder, run.folder]):
-        mixed = training.combine_runs(folders, tmp_path / f"mixed-{folders[0].name}")
-        assert runs.read_card(mixed).recipe["batching"] == "streams"
+    mixed = training.combine_runs([one.folder, run.folder], tmp_path / "mixed")
+    assert runs.read_card(mixed).recipe["batching"] == "streams"
 
 
 @once
@@ -531,8 +492,6 @@ def test_the_same_command_resumes_a_run_of_an_own_cell_or_an_epsilon_of_its_cell
 @pytest.mark.slow
 def test_a_folder_of_the_name_of_a_corpus_is_that_text_and_has_its_card(tmp_path):
     assert training.card_for("dual_mdlstm", "data/wikitext-2").corpus == "wikitext-2"
-    assert training.card_for("dual_mdlstm", "wikitext-2").corpus == "wikitext-2"
-    assert training.card_for("dual_mdlstm", Path("data/wikitext-2")).corpus == "wikitext-2"
     folder = tmp_path / "python-reference"
     folder.mkdir()
     write_splits(folder, "the cat sees the dog\n" * 40)

@@ -55,7 +55,8 @@ def test_an_equal_model_takes_all_weights_and_the_vocabulary():
     assert by_name(source) == before != by_name(target)
 
 
-def test_a_deeper_or_untied_model_keeps_its_own_weights_and_says_so():
+@once
+def test_a_deeper_model_keeps_its_own_weights_and_says_so():
     source, target = build(), build(recurrent_layers=2)
     before = by_name(target)
     found = dualnet.transfer(source, target)
@@ -65,11 +66,6 @@ def test_a_deeper_or_untied_model_keeps_its_own_weights_and_says_so():
     assert f"3 missing, unchanged: {', '.join(upper)}." in str(found)
     back = dualnet.transfer(target, build())
     assert back.unused == tuple(upper) and back.missing == ()
-    untied = build(tied=False)
-    before = by_name(untied)
-    found = dualnet.transfer(source, untied)
-    assert_taken(found, source, before, untied)
-    assert found.missing == ("output/kernel",) and len(found.taken) == 4
 
 
 def test_weights_of_another_size_stay_and_their_shapes_are_told():
@@ -100,15 +96,12 @@ def test_another_vocabulary_is_refused_and_nothing_copied():
 
 
 OTHER_WORDS = Vocabulary(["dog", "bird", "cat", "<eos>", "<unk>", "the", "fish", "fly", "on"])
-UNTIED = {"output/kernel": 1, "output/bias": 0}
 
 
 @pytest.mark.parametrize(
     ("settings", "axes"),
     [
-        ({}, {}),
-        ({"tied": False, "output_bias": True}, UNTIED),
-        ({"connection": "dual", "output_bias": True}, {"output/bias": 0}),
+        ({"tied": False, "output_bias": True}, {"output/kernel": 1, "output/bias": 0}),
         ({"experts": [1, 2]}, {}),
         ({"gate": "input", "gate_units": 3}, {"gate/embeddings": 0, "gate/kernel": 1,
                                               "gate/bias": 0}),
@@ -140,6 +133,7 @@ def test_words_that_both_have_keep_their_weights_and_new_ones_are_their_mean(set
             np.testing.assert_array_equal(row, expected)
 
 
+@once
 def test_equal_vocabularies_need_no_matching_and_members_and_translators_are_matched_too():
     source, target = build(), build()
     source.vocabulary = target.vocabulary = WORDS
@@ -162,6 +156,7 @@ def test_equal_vocabularies_need_no_matching_and_members_and_translators_are_mat
         assert here[name][new.id("dog")] == there[name][old.id("dog")]
 
 
+@once
 def test_words_are_matched_only_where_there_are_common_ones():
     source, target = build(), language_model(2, units=4)
     source.vocabulary, before = WORDS, by_name(target)
@@ -173,19 +168,12 @@ def test_words_are_matched_only_where_there_are_common_ones():
         with pytest.raises(ValueError, match=message):
             dualnet.transfer(source, target, match="words")
         assert by_name(target) == before
-    with pytest.raises(ValueError, match="`match` must be one of"):
-        dualnet.transfer(source, target, match="word")
 
 
 def test_a_model_of_which_nothing_matches_is_refused():
     target = build(units=5)
     with pytest.raises(ValueError, match=r"`source` must have a weight.*embeddings \(7, 4\)"):
         dualnet.transfer(build(), target)
-    source = build(units=4)
-    source.vocabulary = WORDS
-    with pytest.raises(ValueError, match="Build the target with layers and sizes"):
-        dualnet.transfer(source, target)
-    assert target.vocabulary is None
 
 
 # --- from other programs
@@ -200,15 +188,12 @@ def test_arrays_of_any_dtype_are_assigned_by_name(rng):
     kept = by_name(model)
     dualnet.assign(model, {"output/bias": np.ones(7, "float16")}, partial=True)
     assert by_name(model) == {**kept, "output/bias": [1.0] * 7}
-    half = ops.convert_to_tensor(np.full(7, 0.5), dtype="bfloat16")
-    if keras.config.backend() != "torch":  # which has no way to NumPy for it
-        dualnet.assign(model, {"output/bias": half}, partial=True)
-        assert by_name(model)["output/bias"] == [0.5] * 7
 
 
 BIAS = "recurrence_1/cell_1/bias"
 
 
+@once
 @pytest.mark.parametrize(
     ("change", "partial", "message"),
     [
@@ -249,9 +234,3 @@ def test_a_tied_lstm_of_torch_has_the_same_logits_after_the_import():
     model = build(recurrent_layers=2, output_bias=True)
     dualnet.assign(model, arrays)
     np.testing.assert_allclose(ops.convert_to_numpy(model(TOKENS)), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_cache_of_a_member_counts_as_one_of_the_ensemble():
-    small, large = (dualnet.with_cache(build(), size) for size in (3, 20))
-    both = dualnet.ensemble([small, dualnet.ensemble([large])])
-    assert (both.cache_size, dualnet.with_cache(both, 30).cache_size) == (20, 30)

@@ -174,8 +174,6 @@ def test_an_ensemble_has_one_gate_for_all(two_gated, base, other):
 def test_what_cannot_be_gated_is_told(base, gated, two):
     with pytest.raises(ValueError, match="`model` must have no gate. Received: one with gate='in"):
         dualnet.with_gate(gated)
-    with pytest.raises(ValueError, match="`gate` must be .* Received: gate='none'"):
-        dualnet.with_gate(base, gate="none")
     with pytest.raises(ValueError, match="`gate` must be 'input' or 'lstm' for an ensemble"):
         dualnet.with_gate(two, gate="input_and_hidden")
     model = dualnet.with_gate(base)
@@ -185,6 +183,7 @@ def test_what_cannot_be_gated_is_told(base, gated, two):
         model.fit(*batch_of(), batch_size=2, verbose=0)
 
 
+@once
 def test_a_gate_is_sampled_with_its_own_dropout_if_it_has_one(gated, base):
     with pytest.raises(
         ValueError, match="`mc_dropout_samples` must be 0 for a model without dropout"
@@ -249,22 +248,14 @@ def test_what_cannot_have_a_cache_is_told(base):
     for model in (padded, dualnet.ensemble([padded, base])):
         with pytest.raises(ValueError, match="`cache_size` must be 0 for a model of padded sent"):
             dualnet.with_cache(model)
-    with pytest.raises(ValueError, match="`size` must be an integer of at least 1"):
-        dualnet.with_cache(base, 0)
 
 
 @once
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["at_once", "when_full"])
-def test_a_cache_may_be_larger_than_the_text(base, start):
-    cached = dualnet.with_cache(base, 40, weight=0.3, start=start)
-    logits, _ = cached.advance(TEXT[None, :-1], cached.initial_state(1))
-    expected = nll(keras.ops.convert_to_numpy(logits), TEXT[None, 1:])[0]
-    found = dualnet.evaluate(cached, TEXT)
-    np.testing.assert_allclose(found.token_losses, expected, rtol=1e-4, atol=1e-5)
-    if start == "when_full":  # it never is
-        plain = dualnet.evaluate(base, TEXT).token_losses
-        np.testing.assert_allclose(found.token_losses, plain, rtol=1e-4, atol=1e-5)
+def test_a_cache_may_be_larger_than_the_text(base):
+    cached = dualnet.with_cache(base, 40, weight=0.3, start="when_full")  # it never is
+    found, plain = dualnet.evaluate(cached, TEXT), dualnet.evaluate(base, TEXT)
+    np.testing.assert_allclose(found.token_losses, plain.token_losses, rtol=1e-4, atol=1e-5)
     frozen = dualnet.dynamic_evaluation(cached, TEXT, rule="sgd", learning_rate=1e-9)
     np.testing.assert_allclose(frozen.perplexity, found.perplexity, rtol=1e-4)
 
@@ -329,8 +320,6 @@ def test_what_is_no_ensemble_is_told(base):
         stranger.vocabulary = other
         with pytest.raises(ValueError, match=message):
             dualnet.ensemble([base, stranger])
-    with pytest.raises(ValueError, match="`members` must be a list of at least one model"):
-        dualnet.ensemble([])
     sizes = [{"vocabulary_size": words, "units": 3} for words in (5, 6)]
     members = [{"builder": "language_model", "arguments": arguments} for arguments in sizes]
     with pytest.raises(ValueError, match=r"`members` must have one vocabulary.*\[5, 6\]"):
@@ -378,15 +367,6 @@ def flags_of(model):
     return {variable.path: variable.trainable for variable in model.core.variables}
 
 
-def test_all_members_go_on_learning_from_the_text_that_they_are_scored_on(base, other):
-    model = dualnet.ensemble([base, other])
-    before = weights_by_name(model)
-    dualnet.dynamic_evaluation(model, TEXT[:9], **LEARN)
-    for name, weight in weights_by_name(model).items():
-        np.testing.assert_array_equal(weight, before[name])
-    assert moved(model) == set(weight_names(model))
-
-
 @once
 def test_what_is_below_a_gate_goes_on_learning_too_and_is_frozen_again(base, two, gated, other):
     for model in (
@@ -406,10 +386,6 @@ MIXTURES = {
 }
 
 
-def with_experts(kind, **arguments):
-    return a_model(**MIXTURES[kind], **arguments)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "padded"), few_elsewhere([("doc", True), ("mixture", False)]))
 def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind, padded):
@@ -424,15 +400,14 @@ def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind
     }
     losses, ends = {}, {}
     for name, settings in asked.items():
-        model = with_experts(kind, padded=padded, embedding_l2=0.01)
-        start = logits_of(model, x)
+        model = a_model(**MIXTURES[kind], padded=padded, embedding_l2=0.01)
+        start, embeddings = logits_of(model, x), weights_by_name(model)["embedding/embeddings"]
         model.compile(optimizer=keras.optimizers.SGD(0.5), **settings)
         found = model.train_on_batch(x, y, weight, return_dict=True)
         losses[name], ends[name] = float(found["loss"]), weights_by_name(model)
         expected = (nll(start, y) * weight).sum() / weight.sum()
         np.testing.assert_allclose(float(found["perplexity"]), np.exp(expected), rtol=1e-5)
         if kind != "doc":
-            embeddings = weights_by_name(with_experts(kind))["embedding/embeddings"]
             expected += 0.01 * np.square(embeddings, dtype="float64").sum()
             np.testing.assert_allclose(losses[name], expected, rtol=1e-5)
     for other in ("logits", "own"):
@@ -441,40 +416,10 @@ def test_a_step_that_asks_for_losses_alone_is_the_one_that_makes_all_logits(kind
             np.testing.assert_allclose(end, ends[other][name], rtol=1e-4, atol=1e-5)
 
 
-@once
-def test_padding_has_no_part_in_the_balance_of_experts():
-    found = []
-    for rubbish in (2, 9):
-        model = with_experts("doc", padded=True)
-        x, y = batch_of(rows=3, steps=4)
-        x = np.pad(x, [(0, 0), (rubbish, 0)], constant_values=-1)
-        y = np.pad(y, [(0, 0), (rubbish, 0)])
-        for settings in ({}, {"metrics": [keras.metrics.SparseCategoricalAccuracy()]}):
-            model.compile(optimizer=keras.optimizers.SGD(0.0), **settings)
-            model.training_rows.restart()
-            weight = (x >= 0).astype("float32")
-            found.append(float(model.train_on_batch(x, y, weight, return_dict=True)["loss"]))
-    np.testing.assert_allclose(found, found[0], rtol=1e-5)
-
-
-def test_a_mixture_is_read_twice_and_decodes_the_past_where_that_is_asked_for():
-    x, y = batch_of()
-    for name in ("fraternal", "past_decode"):
-        model = with_experts("mixture", **{f"{name}_regularization": 2.0})
-        plain = nll(logits_of(model, x), y).mean()
-        model.compile(optimizer=keras.optimizers.SGD(0.0))
-        found = model.train_on_batch(x, y, return_dict=True)
-        np.testing.assert_allclose(np.log(float(found["perplexity"])), plain, rtol=1e-5)
-        gain = float(found["loss"]) - plain
-        assert gain > 0.1 if name == "past_decode" else abs(gain) < 1e-4  # nothing is dropped
-    model = with_experts("mixture", fraternal_regularization=2.0, latent_dropout=0.5)
-    model.compile(optimizer=keras.optimizers.SGD(0.0))
-    assert float(model.train_on_batch(x, y)[0]) > plain + 0.1
-
-
 DROPPED = ["input_dropout", "internal_dropout", "output_dropout", "dual_output_dropout"]
 
 
+@once
 @pytest.mark.parametrize(
     ("arguments", "read"),
     [
@@ -493,15 +438,10 @@ def test_experts_read_each_layer_with_the_dropout_that_follows_it(arguments, rea
     ("arguments", "message"),
     [
         ({"experts": [1, 2, 3]}, "`experts` must have 2 numbers.*the embedding, recurrent layer 1"),
-        ({"experts": [1, 2], "connection": "dual"},
-         "`experts` must have 3 numbers.*recurrent layer 1, the dual connection. Received"),
-        ({"experts": [0, 0]}, "`experts`"),
-        ({"experts": -1}, "`experts` must be an integer of at least 0"),
         ({"experts": 2, "latent_units": 5}, "`latent_units` must equal `embedding_units`, 4"),
         ({"latent_dropout": 0.1}, "`latent_dropout` needs `experts`"),
-        ({"latent_units": 4}, "`latent_units` needs `experts`"),
     ],
-)  # fmt: skip
+)
 def test_experts_that_cannot_be_are_told(arguments, message):
     with pytest.raises(ValueError, match=message):
         language_model(9, units=4, **arguments)
