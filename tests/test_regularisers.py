@@ -361,13 +361,10 @@ def test_the_rounds_of_a_mogrifier_start_as_melis_et_al_have_them():
 @pytest.mark.parametrize(
     ("rule", "cell", "forget", "options"),
     [
-        *[
-            (rule, "lstm", (1, 4), {})
-            for rule in ("keras", "uniform", "by_units", "by_shape", "by_fan_in")
-        ],
+        ("keras", "lstm", (1, 4), {}),
+        ("by_units", "lstm", (1, 4), {}),
         ("uniform", "layernorm_lstm", (1, 4), {}),
         ("by_fan_in", "mogrifier_lstm", (1, 4), {"rounds": 2}),
-        ("by_fan_in", "rewired_lstm", (1, 4), {}),
         ("by_shape", "lstm_per_gate", (0, 1), {}),
         ("by_shape", "depth_gated_lstm", (1, 5), {"depth": 2, "coupled": False}),
     ],
