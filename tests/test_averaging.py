@@ -212,8 +212,9 @@ def rectified_adam(gradients, weight, *, rate, epsilon, beta_1=0.9, beta_2=0.999
 def test_twenty_steps_of_rectified_adam_are_those_of_the_paper_and_of_torch(decay, beta_2):
     start, *gradients = np.random.default_rng(0).normal(size=(21, 8, 5)).astype("float32")
     ours, walk = keras.Variable(start), []
-    settings = {"learning_rate": 0.1, "weight_decay": decay, "beta_2": beta_2}
-    optimizer = Recipe(optimizer="rectified_adam", **settings).make_optimizer()
+    recipe = Recipe(optimizer="rectified_adam", learning_rate=0.1, weight_decay=decay)
+    optimizer = recipe.make_optimizer()
+    optimizer.beta_2 = beta_2
     for gradient in gradients:
         optimizer.apply([ops.convert_to_tensor(gradient)], [ours])
         walk.append(arrays([ours])[0])
