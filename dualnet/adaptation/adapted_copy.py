@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import keras
 import numpy as np
@@ -12,6 +11,7 @@ from keras import ops
 from dualnet._backend import assign_all
 from dualnet._checks import ArgumentError
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
+from dualnet._types import Tensor, Tensors
 from dualnet.adaptation.weights import Adapted
 from dualnet.builders import bucket_length, questions
 from dualnet.builders.stream_state import StreamState
@@ -58,7 +58,7 @@ class AdaptedCopy(keras.Model):
         optimizer.build(self.trainable_variables)
         assign_all(self.optimizer.variables, optimizer.variables)
 
-    def call(self, inputs: dict[str, Any]) -> Any:
+    def call(self, inputs: Tensors) -> Tensor:
         states = self.stream_state.read(None)
         with self.weight_copy.scope():
             answer = questions.losses(self.graph, {**inputs, "states": states})
@@ -128,7 +128,7 @@ class Adaptation:
         return ops.convert_to_numpy(logs["losses"])[0, :count]
 
 
-def not_finite(what: str, rule: str, settings: Mapping[str, Any]) -> ArgumentError:
+def not_finite(what: str, rule: str, settings: Mapping[str, float]) -> ArgumentError:
     received = f"Received: rule={rule!r}, learning_rate={settings['learning_rate']:g},"
     message = f"must keep the {what} finite. {received} which does not."
     return ArgumentError("learning_rate", message, " Take a smaller one, or set clipnorm.")

@@ -13,14 +13,20 @@ from weakref import WeakKeyDictionary
 import keras
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from dualnet._backend import assign_all, restoring
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.adaptation.adapted_copy import Adaptation, AdaptedCopy, not_finite
 from dualnet.adaptation.rules import DecayToPrior, Nadam, NadamWithoutMomentum, Rule
-from dualnet.adaptation.statistics import GradientStatistics, in_order, statistics_of
-from dualnet.adaptation.step_size import StepSize, segments_of, with_own_settings
+from dualnet.adaptation.statistics import (
+    GradientStatistics,
+    Statistics,
+    in_order,
+    statistics_of,
+)
+from dualnet.adaptation.step_size import found_rate, is_open, segments_of, with_own_settings
 from dualnet.adaptation.weights import Adapted, adapted
 from dualnet.builders import LanguageModel, check_language_model, names_in
 from dualnet.devices import num_devices, whole_batches
@@ -80,10 +86,7 @@ class DynamicEvaluation(Comparable):
 
         curves = {f"dynamic ({self.rule})": np.repeat(self.segment_losses, self.segment_lengths)}
         if static_losses is not None:
-            static = np.asarray(static_losses)
-            if static.ndim != 1 or not len(static) or static.dtype.kind not in "fiu":
-                raise ArgumentError("static_losses", "must be numbers, at least one.")
-            curves = {"static": static, **curves}
+            curves = {"static": np.asarray(static_losses), **curves}
         plot_positions(curves, path)
 
 
@@ -110,10 +113,10 @@ def result_of(
 @documented(DynamicEvaluating)
 def dynamic_evaluation(
     model: LanguageModel,
-    tokens: Any,
+    tokens: ArrayLike,
     *,
-    statistics: Any = None,
-    valid: Any = None,
+    statistics: Statistics | None = None,
+    valid: ArrayLike | None = None,
     keep: bool = False,
     **settings: Unpack[DynamicEvaluatingArguments],
 ) -> DynamicEvaluation:
@@ -206,10 +209,10 @@ def adapting(
     request: AdaptationRule,
     *,
     temperature: float = 1.0,
-    statistics: Any = None,
+    statistics: Statistics | None = None,
     keep: bool = False,
     by_text: bool = False,
-    valid: Any = None,
+    valid: ArrayLike | None = None,
 ) -> Iterator[Adaptation]:
     """Yield the adaptation of a copy of the weights of `model`, which never changes itself.
 
@@ -221,8 +224,8 @@ def adapting(
     if keep and which.adds:
         message = "must be False with weights that are added to the model."
         raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
-    step_size = StepSize(model, request, by_text=by_text, temperature=temperature, valid=valid)
-    rule, settings = step_size.rule, step_size.settings
+    rule, settings = request.rule or "nadam", request.of_rule()
+    finds_rate = is_open(model, request, valid)
     if rule == "rms" and statistics is None and model.run is not None:
         statistics = model.run.training_text()
     with whole_batches():
@@ -235,9 +238,10 @@ def adapting(
             copy.begin(optimizer)
         before = _sums(copy.weight_copy.copies) if keep else {}
         adaptation = Adaptation(copy, rule, settings, which.items, temperature)
-        if step_size.is_open:
-            settings["learning_rate"] = step_size.rate(adaptation)
-            copy.optimizer.learning_rate = settings["learning_rate"]
+        if finds_rate:
+            is_asked = valid is not None or request.learning_rate is not None
+            rate = found_rate(model, adaptation, by_text=by_text, valid=valid, is_asked=is_asked)
+            settings["learning_rate"] = copy.optimizer.learning_rate = rate
         yield adaptation
         if keep:
             _keep(adaptation, which.weights, before)
@@ -269,10 +273,15 @@ def _sums(weights: Mapping[str, keras.Variable]) -> dict[str, int]:
     }
 
 
-def _optimizer(which: Adapted, rule: str, settings: Mapping[str, Any], statistics: Any) -> Rule:
+def _optimizer(
+    which: Adapted,
+    rule: str,
+    settings: Mapping[str, float],
+    statistics: Statistics | None,
+) -> Rule:
     """Return the optimizer of `rule` for the weights that adapt."""
     settings = dict(settings)
-    length = settings.pop("sequence_length")
+    length = int(settings.pop("sequence_length"))
     if rule == "rms":
         if statistics is None:
             kinds = "its int tokens, or `gradient_statistics(model, tokens)`"

@@ -3,13 +3,13 @@
 import contextlib
 import itertools
 import math
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from dualnet import _backend
+from dualnet._types import Tensor, Tensors
 from dualnet.adaptation.weights import Adapted, OutputBias, OutputMatrix, RecurrentMatrix
 from dualnet.builders import Graph, Reader, questions
 from dualnet.builders.model import LanguageModel
@@ -17,6 +17,7 @@ from dualnet.layers import AdaptationMatrix, DualConnection, without_gradients
 
 # Layers that accept weights with an axis for the rows of a batch in front.
 BY_ROW = (AdaptationMatrix, RecurrentMatrix, DualConnection, OutputBias, OutputMatrix)
+Learnt = tuple[Tensor, list[Tensor]]  # a memory after a step, and its moments
 BETA_2 = 0.999  # of Nadam, as in Keras
 # Of all rules, with the values for a rule that has no such setting.
 SETTINGS = {"learning_rate": 0.0, "decay": 0.0, "epsilon": 1e-7, "beta_1": 0.0, "clipnorm": 0.0}
@@ -71,13 +72,13 @@ class Lesson(Reader):
             moments[0] = np.array([0, 1], np.float32)  # steps, and the product of momenta
         return moments
 
-    def learn(self, graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+    def learn(self, graph: Graph, segment: Tensors) -> Tensors:
         """Answer the question that a step asks."""
         memory, weights, settings = (segment[k] for k in ("memory", "weights", "settings"))
         settings = dict(zip(SETTINGS, ops.split(settings, len(SETTINGS), axis=1)))
         values = self.values()
 
-        def losses_with(memory: Any) -> tuple[list[Any], list[Any]]:
+        def losses_with(memory: Tensor) -> tuple[list[Tensor], list[Tensor]]:
             # Nothing below what learns by row needs a gradient.
             saved = contextlib.nullcontext() if self.through_time else without_gradients()
             with self.differing(values, memory), saved:
@@ -96,20 +97,22 @@ class Lesson(Reader):
         return {"losses": losses, "states": states, "memory": memory, "moments": moments,
                 "applied": applied}  # fmt: skip
 
-    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def call(self, inputs: Tensors) -> Tensors:
         return self.learn(self.graph, inputs)  # the encoder may share weights that learn
 
-    def predict_step(self, *args: Any) -> Any:
+    def predict_step(self, *args: object) -> Tensors:
         # Not a reader's, which is without gradients: `learn` says what needs none.
         return super(Reader, self).predict_step(*args)
 
-    def values(self) -> list[tuple[Any, Any]]:
+    def values(self) -> list[tuple[keras.Variable, Tensor]]:
         """Return all weights and their values."""
         # All: on JAX, the scope of a step has the present values, and another hides it.
         own = self.core.variables + (self.encoder.variables if self.encoder is not None else [])
         return [(variable, ops.stop_gradient(variable.value)) for variable in own]
 
-    def differing(self, values: list[tuple[Any, Any]], memory: Any) -> keras.StatelessScope:
+    def differing(
+        self, values: list[tuple[keras.Variable, Tensor]], memory: Tensor
+    ) -> keras.StatelessScope:
         """Return the scope in which each row is read with weights that differ by its memory."""
         differences = dict(zip(map(id, self.which.weights.values()), self._split(memory)))
         scope = keras.StatelessScope()
@@ -122,13 +125,13 @@ class Lesson(Reader):
             scope.add_update((variable, value))
         return scope
 
-    def _split(self, vector: Any) -> list[Any]:
+    def _split(self, vector: Tensor) -> list[Tensor]:
         """Return the part of each weight of a `(batch, size)`."""
         if len(self.sizes) == 1:
             return [vector]
         return ops.split(vector, list(itertools.accumulate(self.sizes))[:-1], axis=1)
 
-    def _clipped(self, gradient: Any, clipnorm: Any) -> Any:
+    def _clipped(self, gradient: Tensor, clipnorm: Tensor) -> Tensor:
         """Return each weight's gradient clipped to a norm, or unchanged where that is 0."""
         clipped = []
         for part in self._split(gradient):
@@ -139,17 +142,23 @@ class Lesson(Reader):
 
     # --- the rules, as in `rules`; the memory decays to zero, the model's weights
 
-    def _sgd(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
+    def _sgd(
+        self, gradient: Tensor, memory: Tensor, moments: list[Tensor], settings: Tensors
+    ) -> Learnt:
         return (1.0 - settings["decay"]) * memory - settings["learning_rate"] * gradient, moments
 
-    def _rms(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
+    def _rms(
+        self, gradient: Tensor, memory: Tensor, moments: list[Tensor], settings: Tensors
+    ) -> Learnt:
         [root] = moments
         means = [ops.mean(part, axis=1, keepdims=True) for part in self._split(root)]
         pull = ops.minimum(settings["decay"] * root * len(means) / sum(means), 1.0)
         step = settings["learning_rate"] / (root + settings["epsilon"])
         return memory - pull * memory - step * gradient, moments
 
-    def _nadam(self, gradient: Any, memory: Any, moments: Any, settings: Any) -> Any:
+    def _nadam(
+        self, gradient: Tensor, memory: Tensor, moments: list[Tensor], settings: Tensors
+    ) -> Learnt:
         counts, square, *mean = moments
         steps, product, beta_1 = counts[:, :1] + 1.0, counts[:, 1:], settings["beta_1"]
         now, following = (beta_1 * (1.0 - 0.5 * 0.96 ** (steps + i)) for i in (0.0, 1.0))

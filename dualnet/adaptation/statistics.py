@@ -2,10 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from keras import ops
+from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet.adaptation.adapted_copy import AdaptedCopy
@@ -47,9 +47,12 @@ class GradientStatistics:
         return dict(zip(self.names, self.roots))
 
 
+Statistics = GradientStatistics | ArrayLike  # for the rule "rms", or the text they are of
+
+
 def gradient_statistics(
     model: LanguageModel,
-    tokens: Any,
+    tokens: ArrayLike,
     *,
     batch_size: int = 100,
     sequence_length: int = 5,
@@ -87,7 +90,7 @@ def gradient_statistics(
 
 
 def statistics_of(
-    which: Adapted, tokens: Any, *, batch_size: int = 100, sequence_length: int,
+    which: Adapted, tokens: ArrayLike, *, batch_size: int = 100, sequence_length: int,
     name: str = "tokens",
 ) -> GradientStatistics:  # fmt: skip
     """Return the `gradient_statistics` of the weights of a model that adapt."""

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet._backend import assign_all, values_of
-from dualnet._checks import ArgumentError, as_texts
+from dualnet._checks import ArgumentError
 from dualnet._files import read_json, write_whole
 from dualnet.adaptation.adapted_copy import Adaptation
 from dualnet.builders import LanguageModel
@@ -43,121 +44,113 @@ def with_own_settings(
     return dataclasses.replace(request, **{**settings, **request.changed()})
 
 
-class StepSize:
-    """Finds the learning rate of a rule for a model, where that is to be found.
+def is_open(model: LanguageModel, request: AdaptationRule, valid: ArrayLike | None) -> bool:
+    """Return whether the learning rate is to be found; raise `ArgumentError` where it cannot be."""
+    rate, run = request.learning_rate, model.run
+    own = None if run is None or run.is_shipped else run
+    if rate == AUTO and valid is None and own is None:
+        models = "the model of a RUN folder of your own, whose validation text it is found on"
+        way_out = " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation."
+        message = f"can be 'auto' for {models}. Received: another model."
+        raise ArgumentError("learning_rate", message, way_out)
+    has_text = valid is not None or (own is not None and own.is_folder)
+    return rate == AUTO or (rate is None and has_text)
+
+
+def found_rate(
+    model: LanguageModel, adaptation: Adaptation, *, by_text: bool, valid: ArrayLike | None,
+    is_asked: bool,
+) -> float:  # fmt: skip
+    """Return the best learning rate of an adaptation, whose copy is as before.
 
     Args:
         model: `LanguageModel`.
-        request: `AdaptationRule`, whose rule is known.
+        adaptation: `Adaptation`, whose learning rate is the default of its rule.
         by_text: Whether texts or sentences are learnt from one by one.
-        temperature: float. What the logits are divided by.
-        valid: int tokens to find it on; None for the validation text of the model's RUN.
+        valid: int tokens to find it on; None for the validation text of the model's RUN, which
+            keeps what is found.
+        is_asked: Whether to raise an error if the text of the RUN is not at hand; otherwise the
+            default is returned.
     """
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        request: AdaptationRule,
-        *,
-        by_text: bool,
-        temperature: float = 1.0,
-        valid: Any = None,
-    ) -> None:
-        self.model, self.by_text, self.temperature = model, by_text, temperature
-        self.rule, self.settings = request.rule or "nadam", request.of_rule()
-        self.which = request.which()
-        self.run = model.run
-        self.valid = valid
-        rate = request.learning_rate
-        self.is_asked = rate == AUTO or (rate is None and valid is not None)
-        is_own = self.run is not None and self.run.is_folder and not self.run.is_shipped
-        self.is_open = self.is_asked or (rate is None and is_own)
-        if rate == AUTO and valid is None and (self.run is None or self.run.is_shipped):
-            models = "the model of a RUN folder of your own, whose validation text it is found on"
-            way_out = " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation."
-            message = f"can be 'auto' for {models}. Received: another model."
-            raise ArgumentError("learning_rate", message, way_out)
-
-    def rate(self, adaptation: Adaptation) -> float:
-        """Return the learning rate that an adaptation is to have; its copy is as before."""
-        others = {name: value for name, value in self.settings.items() if name != "learning_rate"}
-        which = None if self.which is None else as_texts(self.which)
-        key = {"rule": self.rule, **others, "by_text": self.by_text, "adapt": which}
-        key |= Cache(**Cache.fields_of(self.model.arguments)).changed()
-        if self.temperature != 1:  # which no key of 0.2.0.dev0 has
-            key["temperature"] = self.temperature
-        # What has learnt since it was loaded has another rate.
-        is_own = self.valid is None and self.model.sum_of_weights() == self.model.sum_of_run
-        file = self.run.path / LEARNING if is_own and self.run is not None else None
-        records = self._kept(file) if file is not None else []
-        record = next((rate for rate in records if _settings_of(rate) == key), None)
-        if record is None:
-            try:
-                segments = self._segments()
-            except (OSError, ValueError):  # the RUN's text is gone, changed or has no two tokens
-                if self.is_asked:
-                    raise
-                _say(f"{self.rule!r} learns at its default rate: the RUN's text is not at hand.")
-                return self.settings["learning_rate"]
-            record = {**key, **self._find(adaptation, segments)}
-            if file is not None:
-                records.append({**record, "weights": self.run.weights_sha256})
-                with contextlib.suppress(OSError):  # a folder that may not be written to
-                    write_whole(file, json.dumps(records, indent=2) + "\n")
-        gain = 1 - record["perplexity"] / record["static_perplexity"]
-        if gain < LEAST_GAIN:
-            _say(f"Learning with the rule {self.rule!r} lowers the perplexity of the validation "
-                 f"text by {max(gain, 0):.1%} only, whatever the learning rate.")  # fmt: skip
-        return record["learning_rate"]
-
-    def _kept(self, file: Path) -> list[dict[str, Any]]:
-        """Return the learning rates in `file` that were found for the present weights."""
+    rule, run = adaptation.rule, model.run
+    settings = {**adaptation.settings}
+    default = settings.pop("learning_rate")
+    key = {"rule": rule, **settings, "by_text": by_text, "adapt": adaptation.items or None}
+    key |= Cache(**Cache.fields_of(model.arguments)).changed()
+    if adaptation.temperature != 1:  # which no key of 0.2.0.dev0 has
+        key["temperature"] = adaptation.temperature
+    file, records = None, []
+    # What has learnt since it was loaded has another rate.
+    if valid is None and run is not None and model.sum_of_weights() == model.sum_of_run:
+        file = run.path / LEARNING
+        records = _kept(file, run.weights_sha256)
+    record = next((rate for rate in records if _settings_of(rate) == key), None)
+    if record is None:
         try:
-            records = read_json(file) if file.is_file() else []
-            return [rate for rate in records if rate["weights"] == self.run.weights_sha256]
-        except (ValueError, TypeError, KeyError):  # damaged: they are found again
-            return []
+            if valid is None:
+                valid = run.corpus(download=is_asked).split("valid")
+            tokens = check_tokens(valid, model.vocabulary_size, least=2, name="valid")
+            length = None if by_text else int(settings["sequence_length"])
+            segments = segments_of(model, tokens[: TOKENS + (not by_text)], length)
+        except (OSError, ValueError):  # the RUN's text is gone, changed or has no two tokens
+            if is_asked:
+                raise
+            _say(f"{rule!r} learns at its default rate: the RUN's text is not at hand.")
+            return default
+        record = {**key, **_find(adaptation, segments, default, by_text=by_text)}
+        if file is not None:
+            records.append({**record, "weights": run.weights_sha256})
+            with contextlib.suppress(OSError):  # a folder that may not be written to
+                write_whole(file, json.dumps(records, indent=2) + "\n")
+    gain = 1 - record["perplexity"] / record["static_perplexity"]
+    if gain < LEAST_GAIN:
+        _say(f"Learning with the rule {rule!r} lowers the perplexity of the validation text by "
+             f"{max(gain, 0):.1%} only, whatever the learning rate.")  # fmt: skip
+    return record["learning_rate"]
 
-    def _find(self, adaptation: Adaptation, segments: list[np.ndarray]) -> dict[str, float]:
-        count = sum(len(ids) - 1 for ids in segments)
-        _say(f"Finding the learning rate of {self.rule!r} on {count:,} tokens of validation text")
-        copy = adaptation.copy
-        state = [*copy.trainable_variables, *copy.optimizer.variables]
-        before = values_of(state)
 
-        def restore() -> None:
-            assign_all(state, before)
-            copy.stream_state.restart()
-
-        def loss_of(rate: float) -> float:
-            restore()
-            copy.optimizer.learning_rate = rate
-            try:
-                losses = [adaptation.learn(ids, alone=self.by_text) for ids in segments]
-            except ArgumentError:  # they are not finite
-                return math.inf
-            return float(np.concatenate(losses).mean(dtype=np.float64))
-
-        static = perplexity_of([loss_of(0.0)])
-        best, loss = best_rate(loss_of, self.settings["learning_rate"])
-        restore()
-        learnt = perplexity_of([loss])
-        _say(f"learning_rate {best:g}: perplexity {learnt:.2f}, {static:.2f} with fixed weights")
-        return {"learning_rate": best, "perplexity": learnt, "static_perplexity": static}
-
-    def _segments(self) -> list[np.ndarray]:
-        valid = self.valid
-        if valid is None:
-            valid = self.run.corpus(download=self.is_asked).split("valid")
-        tokens = check_tokens(valid, self.model.vocabulary_size, least=2, name="valid")
-        length = None if self.by_text else self.settings["sequence_length"]
-        return segments_of(self.model, tokens[: TOKENS + (not self.by_text)], length)
+def _kept(file: Path, weights: str) -> list[dict[str, Any]]:
+    """Return the learning rates in `file` that were found for the `weights` of this checksum."""
+    try:
+        return [rate for rate in read_json(file) if rate["weights"] == weights]
+    except (OSError, ValueError, TypeError, KeyError):  # none, or damaged: they are found again
+        return []
 
 
 def _settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that a learning rate was found for."""
     # An older record of all weights has no key `adapt`.
     return {"adapt": None} | {key: value for key, value in record.items() if key not in FOUND}
+
+
+def _find(
+    adaptation: Adaptation, segments: list[np.ndarray], default: float, *, by_text: bool
+) -> dict[str, float]:
+    count = sum(len(ids) - 1 for ids in segments)
+    rule, copy = adaptation.rule, adaptation.copy
+    _say(f"Finding the learning rate of {rule!r} on {count:,} tokens of validation text")
+    state = [*copy.trainable_variables, *copy.optimizer.variables]
+    before = values_of(state)
+
+    def restore() -> None:
+        assign_all(state, before)
+        copy.stream_state.restart()
+
+    def loss_of(rate: float) -> float:
+        restore()
+        copy.optimizer.learning_rate = rate
+        try:
+            losses = [adaptation.learn(ids, alone=by_text) for ids in segments]
+        except ArgumentError:  # they are not finite
+            return math.inf
+        return float(np.concatenate(losses).mean(dtype=np.float64))
+
+    static = perplexity_of([loss_of(0.0)])
+    best, loss = best_rate(loss_of, default)
+    restore()
+    learnt = perplexity_of([loss])
+    _say(f"learning_rate {best:g}: perplexity {learnt:.2f}, {static:.2f} with fixed weights")
+    return {"learning_rate": best, "perplexity": learnt, "static_perplexity": static}
 
 
 def segments_of(model: LanguageModel, tokens: np.ndarray, length: int | None) -> list[np.ndarray]:

@@ -10,7 +10,9 @@ import numpy as np
 
 from dualnet._columns import Column, Results, texts_of
 from dualnet._fields import documented
+from dualnet.adaptation.adapted_copy import AdaptedCopy
 from dualnet.adaptation.dynamic import adapting
+from dualnet.adaptation.statistics import Statistics
 from dualnet.builders import LanguageModel, Question, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, vocabulary_with_eos
@@ -19,6 +21,7 @@ from dualnet.evaluation.words import Words, words_of
 from dualnet.requests import Surprising, SurprisingArguments
 from dualnet.text import Tokenizer
 
+Record = dict[str, int | float | str]
 LOGITS = 2**24  # computed by a call at most, where entropies need all of a token's: 64 MB
 
 
@@ -28,10 +31,10 @@ def surprisal(
     texts: Any,
     *,
     column: Column | None = None,
-    statistics: Any = None,
+    statistics: Statistics | None = None,
     keep: bool = False,
     **settings: Unpack[SurprisingArguments],
-) -> Results[dict[str, Any]]:
+) -> Results[Record]:
     """Return the surprisal of each token, or of each word, of each text, in bits.
 
     A text, such as a sentence, is read from the zero state after `<eos>`, so that its first
@@ -79,8 +82,12 @@ def surprisal(
 
 @contextlib.contextmanager
 def surprisals(
-    model: LanguageModel, request: Surprising, *, statistics: Any = None, keep: bool = False
-) -> Iterator[Callable[..., Iterator[tuple[list[dict[str, Any]], Totals]]]]:
+    model: LanguageModel,
+    request: Surprising,
+    *,
+    statistics: Statistics | None = None,
+    keep: bool = False,
+) -> Iterator[Callable[..., Iterator[tuple[list[Record], Totals]]]]:
     """Yield a function of texts that yields the records of each, and its part in the totals.
 
     It may be called again and again, each time with the number of the first text. With `adapt`,
@@ -96,9 +103,7 @@ def surprisals(
 
     with _reading(model, request, statistics=statistics, keep=keep) as read:
 
-        def of_texts(
-            texts: Iterable[str], first: int = 1
-        ) -> Iterator[tuple[list[dict[str, Any]], Totals]]:
+        def of_texts(texts: Iterable[str], first: int = 1) -> Iterator[tuple[list[Record], Totals]]:
             units = [split(vocabulary, text) for text in texts]
             values = read([np.append(np.int32(eos_id), unit.ids) for unit in units])
             for sentence_id, (unit, of_tokens) in enumerate(zip(units, values), start=first):
@@ -136,7 +141,7 @@ def _reading(
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
     temperature = request.temperature
 
-    def read(model: Any, streams: list[np.ndarray]) -> list[np.ndarray]:
+    def read(model: LanguageModel | AdaptedCopy, streams: list[np.ndarray]) -> list[np.ndarray]:
         reader = reader_of(model, question)
         answers = scoring.read(reader, streams, names, temperature=temperature, work=work)
         return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]

@@ -9,6 +9,7 @@ import keras
 from keras import ops, tree
 
 from dualnet._checks import ArgumentError
+from dualnet._types import Tensor
 from dualnet.builders import Graph, LanguageModel, names_in
 from dualnet.layers import AdaptationMatrix, Recurrence
 from dualnet.layers._configured import ConfiguredLayer, Role
@@ -131,11 +132,8 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
     else:
         names = fnmatch.filter(trainable, item)
     if not names:
-        ids = {*map(id, trainable.values())}
-        stations = [name for name, of in STATIONS.items() if _weights_of(graph.core, of) & ids]
-        every = ["all", *stations, BIAS, f"{OUTPUT}:RANK", MATRIX, f"{MATRIX}:RANK"]
-        every += [RECURRENT, f"{RECURRENT}:RANK"] * (graph.encoder is None)
-        listed = ", ".join(map(repr, every))
+        ranks = [f"{name}:RANK" for name in (OUTPUT, MATRIX, RECURRENT)]
+        listed = ", ".join(map(repr, ["all", *STATIONS, BIAS, *ranks, MATRIX, RECURRENT]))
         required = f"must name weights of this model: {listed}, or names or patterns of"
         raise ArgumentError("adapt", f"{required} {', '.join(trainable)}. Received: {item!r}.")
     return names
@@ -179,7 +177,7 @@ def _with_output_matrix(graph: Graph, item: str) -> Graph:
     return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)
 
 
-def _features(graph: Graph, item: str) -> list[Any]:
+def _features(graph: Graph, item: str) -> list[Tensor]:
     if graph.head is None:
         others = "no gate, cache, ensemble or core of your own"
         required = f"must be in a model whose output layer makes its logits: {others}."

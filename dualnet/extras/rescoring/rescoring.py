@@ -10,6 +10,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
+from dualnet._types import Tensors
 from dualnet.adaptation.adapted_copy import Adaptation, AdaptedCopy
 from dualnet.adaptation.dynamic import adapting
 from dualnet.builders import Graph, LanguageModel, TranslationModel, questions, reader_of
@@ -266,40 +267,31 @@ def _of_neighbours(
     counts = np.array([len(stream) for stream in streams]) - 1
     begins = np.cumsum(counts + 1) - counts - 1
     ids = np.concatenate(streams)
-    shared = np.array([0, *map(_shared, streams, streams[1:])])
-    shared[1:][owners[1:] != owners[:-1]] = 0
     totals = np.zeros(len(streams))
-    places = owners  # of each stream among the rows that were read last
+    places = owners.copy()  # of each stream among the rows that were read last
     for start in range(0, counts.max(), STEPS):
-        left = counts > start
-        new = left & (shared <= start + STEPS)  # the others are equal so far
+        [left] = np.nonzero(counts > start)
+        columns = start + np.arange(STEPS + 1)
+        inside = columns <= counts[left, None]
+        pieces = ids[(begins[left, None] + columns) * inside] * inside
+        # Streams that are equal so far are read as one row.
+        keys = np.column_stack([places[left], pieces, inside.sum(axis=1)])
+        _, new, row_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
         answers: list[list[np.ndarray]] = []
-        for group in np.split(np.flatnonzero(new), range(most, new.sum(), most)):
+        for group in np.split(new, range(most, len(new), most)):
             size = 1 << (len(group) - 1).bit_length()  # few numbers of rows are compiled
             rows = np.append(group, np.full(size - len(group), group[0]))
-            columns = start + np.arange(STEPS + 1)
-            inside = columns <= counts[rows, None]
-            pieces = ids[(begins[rows, None] + columns) * inside]
-            segment: dict[str, Any] = {"tokens": pieces[:, :-1], "targets": pieces[:, 1:]}
-            segment["states"] = [state[places[rows]] for state in states]
+            segment: Tensors = {"tokens": pieces[rows, :-1], "targets": pieces[rows, 1:]}
+            segment["states"] = [state[places[left[rows]]] for state in states]
             if constants is not None:
-                segment |= {"constants": constants, "owners": owners[rows]}
+                segment |= {"constants": constants, "owners": owners[left[rows]]}
             answer = reader.predict_on_batch(segment)
-            losses: Any = np.sum(answer["losses"] * inside[:, 1:], axis=1, dtype=np.float64)
+            losses: Any = np.sum(answer["losses"] * inside[rows, 1:], axis=1, dtype=np.float64)
             answers.append([array[: len(group)] for array in (losses, *answer["states"])])
         losses, *states = map(np.concatenate, zip(*answers))
-        places = np.cumsum(new) - 1
+        places[left] = row_of.ravel()
         totals[left] -= losses[places[left]]
     return totals
-
-
-def _shared(stream: np.ndarray, other: np.ndarray) -> int:
-    """Return the length of the prefix that two streams share; of equal ones it is endless."""
-    length = min(len(stream), len(other))
-    differ = stream[:length] != other[:length]
-    if differ.any():
-        return int(differ.argmax())
-    return length if len(stream) != len(other) else np.iinfo(int).max
 
 
 def state_after(
@@ -331,7 +323,7 @@ def _encoded(
     return arrays[count:], arrays[:count]
 
 
-def _losses_given_sources(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+def _losses_given_sources(graph: Graph, segment: Tensors) -> Tensors:
     """Answer as `questions.losses`, with what was read of the sources.
 
     A segment also has `constants`, arrays with a row for each source, and `owners`, int

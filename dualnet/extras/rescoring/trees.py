@@ -117,10 +117,7 @@ def read_trees(path: StrPath) -> Iterator[Tree]:
     >>> str(tree)
     '( (S (NP (NNS dogs)) (VP (VBP bark))))'
     """
-    for tree, line, before in _read(_tokens(_numbered(path)), os.fspath(path)):
-        _check_none(before, os.fspath(path), line)
-        if tree is not None:
-            yield tree
+    return _trees(_tokens(_numbered(path)), os.fspath(path))
 
 
 def read_tree_nbest(path: StrPath) -> Iterator[list[Candidate]]:
@@ -154,15 +151,13 @@ def read_tree_nbest(path: StrPath) -> Iterator[list[Candidate]]:
     source = os.fspath(path)
     groups = groupby(_numbered(path), key=lambda line: bool(line[1].strip(SPACES)))
     for sentence in (list(group) for is_text, group in groups if is_text):
-        candidates: list[Candidate] = []
-        for tree, line, words in _read(_tokens(sentence), source):
-            if not candidates and len(words) > 1:
-                words = words[2:]  # without the number of trees and the name of the sentence
-            if tree is None:
-                _check_none(words, source, line)
-            else:
-                candidates.append(Candidate(tree, _score(words, source, line)))
-        yield candidates
+        tokens = [*_tokens(sentence)]
+        if len(tokens) > 1 and "(" not in (tokens[0][1], tokens[1][1]):
+            tokens = tokens[2:]  # without the number of trees and the name of the sentence
+        yield [
+            Candidate(tree, _score(words, source, line))
+            for tree, line, words in _read(tokens, source)
+        ]
 
 
 def parse_tree(text: str, *, tag: str = TAG) -> Tree:
@@ -186,13 +181,9 @@ def parse_tree(text: str, *, tag: str = TAG) -> Tree:
     numbered = enumerate(text.split("\n"), start=1)
     is_linear = "(" not in text or _CLOSING.search(text) is not None
     tokens = _expanded(numbered, tag) if is_linear else _tokens(numbered)
-    trees = []
-    for tree, line, before in _read(tokens, "text"):
-        _check_none(before, "text", line)
-        trees.append(tree)
-    if len(trees) != 2 or trees[0] is None:  # the last one is None
-        message = f"must hold one tree. Received: {len(trees) - 1} in {text!r}."
-        raise ArgumentError("text", message)
+    trees = [*_trees(tokens, "text")]
+    if len(trees) != 1:
+        raise ArgumentError("text", f"must hold one tree. Received: {len(trees)} in {text!r}.")
     return trees[0]
 
 
@@ -270,10 +261,18 @@ def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
             yield from ((number, piece) for piece in pieces)
 
 
-def _read(tokens: Iterable[Line], source: str) -> Iterator[tuple[Tree | None, int, list[str]]]:
+def _trees(tokens: Iterable[Line], source: str) -> Iterator[Tree]:
+    """Yield each tree; raise `ArgumentError` for words before it. `source` is as for `_read`."""
+    for tree, line, before in _read(tokens, source):
+        if before:
+            raise _outside(source, line, before[0])
+        yield tree
+
+
+def _read(tokens: Iterable[Line], source: str) -> Iterator[tuple[Tree, int, list[str]]]:
     """Yield each tree, the line in which it begins, and the words that stand before it.
 
-    The last is None, with the words behind the last tree. `source` is the file, or "text".
+    `source` is the file, or "text".
     """
     opened: list[tuple[int, list[Tree | str]]] = []  # brackets: the line, label and children
     before: list[str] = []
@@ -300,7 +299,8 @@ def _read(tokens: Iterable[Line], source: str) -> Iterator[tuple[Tree | None, in
                 before = []
     if opened:
         raise _malformed(source, opened[0][0], "the bracket that opens here is never closed.")
-    yield None, line, before
+    if before:
+        raise _outside(source, line, before[0])
 
 
 def _score(words: list[str], source: str, line: int) -> float | None:
@@ -310,9 +310,8 @@ def _score(words: list[str], source: str, line: int) -> float | None:
         raise _malformed(source, line, f"{' '.join(words)!r} before a tree is no score.") from None
 
 
-def _check_none(words: list[str], source: str, line: int) -> None:
-    if words:
-        raise _malformed(source, line, f"{words[0]!r} stands outside of all brackets.")
+def _outside(source: str, line: int, word: str) -> ArgumentError:
+    return _malformed(source, line, f"{word!r} stands outside of all brackets.")
 
 
 def _malformed(source: str, line: int, reason: str) -> ArgumentError:
