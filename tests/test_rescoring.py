@@ -268,12 +268,12 @@ def test_a_sentence_without_a_tree_is_refused_and_may_have_an_empty_one(tmp_path
 
 
 def test_files_and_formats_that_do_not_exist_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no file 'nowhere'"):
-        read_nbest("nowhere")
+    with pytest.raises(FileNotFoundError, match="'nowhere'"):
+        next(read_nbest("nowhere"))
     with pytest.raises(ValueError, match="Did you mean 'moses'"):
-        read_nbest("nowhere", format="mosis")
+        next(read_nbest("nowhere", format="mosis"))
     with pytest.raises(ValueError, match="`scores` are files of Kaldi lists"):
-        read_nbest("nowhere", scores=["x"])
+        next(read_nbest("nowhere", scores=["x"]))
 
 
 # --- scores

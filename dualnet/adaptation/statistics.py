@@ -116,13 +116,16 @@ def in_order(statistics: GradientStatistics, which: Adapted) -> GradientStatisti
     # Without names, in the order of the weights.
     there = statistics.names or [*which.trainable]
     roots = dict(zip(there, statistics.roots))
-    shapes = {name: tuple(weight.shape) for name, weight in which.trainable.items()}
-    faults = [f"{len(statistics.roots)} roots for {len(there)} weights"]
-    if len(there) == len(statistics.roots):
-        faults = [f"{name} is missing" for name in which.weights if name not in roots]
-        faults += [f"{name} is not in this model" for name in there if name not in shapes]
-        both = [(name, roots[name].shape, shapes[name]) for name in roots if name in shapes]
-        faults += [f"{name} {theirs} for {here}" for name, theirs, here in both if theirs != here]
+    faults = []
+    if len(there) != len(statistics.roots):
+        faults = [f"{len(statistics.roots)} roots for {len(there)} weights"]
+    faults += [f"{name} is missing" for name in which.weights if name not in roots]
+    for name, root in roots.items():
+        weight = which.trainable.get(name)
+        if weight is None:
+            faults.append(f"{name} is not in this model")
+        elif root.shape != tuple(weight.shape):
+            faults.append(f"{name} {root.shape} for {tuple(weight.shape)}")
     if faults:
         required = "must be those of this model's trainable weights, by name and shape."
         way_out = "Call gradient_statistics with this model."

@@ -10,7 +10,7 @@ import numpy as np
 
 from dualnet._columns import Column, Results, texts_of
 from dualnet._fields import documented
-from dualnet.adaptation.adapted_copy import AdaptedCopy
+from dualnet.adaptation.adapted_copy import Adaptation
 from dualnet.adaptation.dynamic import adapting
 from dualnet.adaptation.statistics import Statistics
 from dualnet.builders import LanguageModel, Question, questions, reader_of
@@ -95,17 +95,45 @@ def surprisals(
     """
     request.check_adapts(keep=keep or None, statistics=statistics)
     vocabulary, eos_id = vocabulary_with_eos(model)
-    if request.adapt:
-        check_sentences(model, "adapt")
     split: Callable[[Tokenizer, str], Words] = _tokens
     if request.words:
         split = functools.partial(words_of, split_punctuation=request.split_punctuation)
+    question: Question = questions.losses
+    names, work = ["losses"], scoring.WORK
+    if request.entropy:
+        names, question = ["losses", "entropies"], questions.entropies
+        work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
+    temperature = request.temperature
+    adapts: contextlib.AbstractContextManager[Adaptation | None] = contextlib.nullcontext()
+    if request.adapt:
+        check_sentences(model, "adapt")
+        adapts = adapting(
+            model, request, temperature=temperature, statistics=statistics, keep=keep, by_text=True
+        )
 
-    with _reading(model, request, statistics=statistics, keep=keep) as read:
+    with adapts as adaptation:
+
+        def read(streams: list[np.ndarray]) -> list[np.ndarray]:
+            """Return -log p of the tokens but the first, and their entropies, in nats.
+
+            These are float64 `(tokens, 1)` for each stream, or `(tokens, 2)`.
+            """
+            reader = reader_of(model if adaptation is None else adaptation.copy, question)
+            answers = scoring.read(reader, streams, names, temperature=temperature, work=work)
+            columns = zip(*answers.values())
+            return [np.stack(of_stream, axis=-1, dtype=np.float64) for of_stream in columns]
+
+        def read_in_turn(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
+            for stream in streams:
+                [values] = read([stream])
+                if adaptation is not None and len(stream) > 1:
+                    adaptation.learn(stream, alone=True)
+                yield values
 
         def of_texts(texts: Iterable[str], first: int = 1) -> Iterator[tuple[list[Record], Totals]]:
             units = [split(vocabulary, text) for text in texts]
-            values = read([np.append(np.int32(eos_id), unit.ids) for unit in units])
+            streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
+            values = read_in_turn(streams) if request.adapt else read(streams)
             for sentence_id, (unit, of_tokens) in enumerate(zip(units, values), start=first):
                 columns = [unit.sums(column).tolist() for column in of_tokens.T / math.log(2)]
                 rows = [
@@ -122,40 +150,3 @@ def _tokens(vocabulary: Tokenizer, text: str) -> Words:
     """Return the tokens of `text` as words of one token each."""
     ids = vocabulary.encode(text)
     return Words(ids, tuple(vocabulary.words[i] for i in ids), np.arange(len(ids)))
-
-
-@contextlib.contextmanager
-def _reading(
-    model: LanguageModel, request: Surprising, **how: Any
-) -> Iterator[Callable[[list[np.ndarray]], Iterable[np.ndarray]]]:
-    """Yield a function of streams that gives -log p of each one's tokens but the first, in nats.
-
-    These are float64 `(tokens, 1)` for each stream, or `(tokens, 2)` with the `entropy`. With
-    `adapt`, a copy learns from each stream after it is read; `how` are arguments of `adapting`.
-    Else several streams are read at once.
-    """
-    question: Question = questions.losses
-    names, work = ["losses"], scoring.WORK
-    if request.entropy:
-        names, question = ["losses", "entropies"], questions.entropies
-        work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
-    temperature = request.temperature
-
-    def read(model: LanguageModel | AdaptedCopy, streams: list[np.ndarray]) -> list[np.ndarray]:
-        reader = reader_of(model, question)
-        answers = scoring.read(reader, streams, names, temperature=temperature, work=work)
-        return [np.stack(columns, axis=-1, dtype=np.float64) for columns in zip(*answers.values())]
-
-    if not request.adapt:
-        yield functools.partial(read, model)
-        return
-    with adapting(model, request, temperature=temperature, by_text=True, **how) as adaptation:
-
-        def one_by_one(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
-            for stream in streams:
-                [values] = read(adaptation.copy, [stream])
-                if len(stream) > 1:
-                    adaptation.learn(stream, alone=True)
-                yield values
-
-        yield one_by_one

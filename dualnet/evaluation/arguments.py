@@ -79,9 +79,8 @@ def check_translators(models: Sequence[Any]) -> None:
             way_out = "Set them, or train it on a corpus of pairs."
             raise ArgumentError("model", f"{required} Received: one without. {way_out}")
         model.vocabulary.require_eos("model", f"must have {EOS} among the words of its target.")
-    hashes = [model.vocabulary.sha256 for model in models]
-    others = [number for number, other in enumerate(hashes, start=1) if other != hashes[0]]
-    if others or not hashes:
-        which = f"model {others[0]} of {len(models)} has another than model 1" if others else "none"
+    vocabularies = {model.vocabulary.sha256 for model in models}
+    if len(vocabularies) != 1:
         required = "must be at least one, and all of one target vocabulary."
-        raise ArgumentError("model", f"{required} Received: {which}.")
+        received = f"Received: {len(models)} models of {len(vocabularies)} vocabularies."
+        raise ArgumentError("model", f"{required} {received}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_count, check_ids, check_positive
+from dualnet._checks import ArgumentError, check_count, check_ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,8 +84,6 @@ def check_causal(
     """
     tokens = check_ids("tokens", tokens, least=2).astype(np.int32)
     check_count("positions", positions, least=1)
-    check_count("seed", seed, least=0)
-    check_positive("tolerance", tolerance)
     words = np.unique(tokens)
     if len(words) < 2:
         raise ArgumentError("tokens", f"must hold different ids. Received: {words[0]} alone.")
@@ -104,9 +102,8 @@ def check_causal(
         return Causality(False, difference=difference, excess=excess)
     # The words' probabilities at a position are given before its token is known.
     begin = 1 + missing if first.ndim == 1 else max(missing, 1)
-    spread = np.linspace(len(tokens) - 1, begin, min(positions, len(tokens)))
-    unique = np.unique(spread.astype(int))[::-1]
-    tried = tuple(unique[unique < len(tokens)].tolist())
+    spread = np.linspace(len(tokens) - 1, min(begin, len(tokens) - 1), min(positions, len(tokens)))
+    tried = tuple(np.unique(spread.astype(int))[::-1].tolist())
     for position in tried:
         changed = tokens.copy()
         # Another one of `words`, at each place.
@@ -125,12 +122,7 @@ def check_causal(
 
 def _scores(scorer: Callable[[np.ndarray], Any], tokens: np.ndarray) -> np.ndarray:
     """Return the scores of `tokens` as float64; raise `ArgumentError` for none of their kind."""
-    answer = scorer(tokens.copy())
-    try:
-        scores = np.asarray(answer, np.float64)
-    except (TypeError, ValueError) as error:
-        message = f"must return an array of numbers. Received: {error}."
-        raise ArgumentError("scorer", message) from None
+    scores = np.asarray(scorer(tokens.copy()), np.float64)
     if scores.ndim not in (1, 2) or len(tokens) - len(scores) not in (0, 1):
         required = "must return one log-probability, or those of all words, for each id."
         received = f"Received: shape {scores.shape} for {len(tokens)} ids."

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError, check_ids, finite, is_number
+from dualnet._checks import finite
 from dualnet.evaluation.arguments import check_tokens, perplexity_of_mean
 from dualnet.text import UNK, Tokenizer
 
@@ -114,13 +114,8 @@ def comparable(
     >>> figures.bits_per_byte, figures.bits_per_character, round(figures.perplexity_per_word)
     (2.0, 2.4, 4096)
     """
-    if not is_number(total_nats):
-        raise ArgumentError("total_nats", "must be a number.", total_nats=total_nats)
-    is_list = isinstance(ids, (list, tuple))
-    if not is_list and not np.ndim(ids):
-        check_ids("ids", ids)  # which refuses it
-    several = is_list and any(map(np.ndim, ids))
-    texts = (totals_of(tokenizer, text, 0.0) for text in (ids if several else [ids]))
+    is_one = not isinstance(ids, (list, tuple)) or not any(map(np.ndim, ids))
+    texts = (totals_of(tokenizer, text, 0.0) for text in ([ids] if is_one else ids))
     return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses)).comparable()
 
 
@@ -129,10 +124,23 @@ def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> Totals:
     totals = Totals(texts=1, nats=float(nats), tokens=len(ids), not_comparable=tokenizer.loses)
     if tokenizer.loses or not len(ids):
         return totals
-    counts = _counts(tokenizer, check_tokens(ids, len(tokenizer), least=1, name="ids"))
-    if counts is None:
-        return dataclasses.replace(totals, not_comparable=UNPAID)
-    num_bytes, characters, words = counts
+    ids = check_tokens(ids, len(tokenizer), least=1, name="ids")
+    spelling = tokenizer.spelling
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    num_bytes = characters = words = 0
+    in_word = False  # whether the text so far ends within a word
+    for start in range(0, len(ids), CHUNK):
+        chunk = ids[start : start + CHUNK]
+        if tokenizer.unk_id is not None and (chunk == tokenizer.unk_id).any():
+            return dataclasses.replace(totals, not_comparable=UNPAID)
+        data = b"".join([spelling[i] for i in chunk.tolist()])
+        num_bytes += len(data)
+        # A byte 10xxxxxx continues a character: below -64 as a signed integer.
+        characters += int(np.count_nonzero(np.frombuffer(data, np.int8) >= -64))
+        text = decoder.decode(data, final=start + CHUNK >= len(ids))
+        if text:
+            words += len(text.split()) - (in_word and not text[0].isspace())
+            in_word = not text[-1].isspace()
     return dataclasses.replace(totals, num_bytes=num_bytes, characters=characters, words=words)
 
 
@@ -141,24 +149,3 @@ def figures_of(model: Any, ids: np.ndarray, total_nats: float) -> dict[str, Any]
     if model.vocabulary is None:
         return {"not_comparable": "the model has no vocabulary"}
     return vars(comparable(model.vocabulary, ids, total_nats))
-
-
-def _counts(tokenizer: Tokenizer, ids: np.ndarray) -> tuple[int, int, int] | None:
-    """Return the number of bytes, characters and words of the text of `ids`; None with `<unk>`."""
-    spelling = tokenizer.spelling
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    num_bytes = num_characters = num_words = 0
-    in_word = False  # whether the text so far ends within a word
-    for start in range(0, len(ids), CHUNK):
-        chunk = ids[start : start + CHUNK]
-        if tokenizer.unk_id is not None and (chunk == tokenizer.unk_id).any():
-            return None
-        data = b"".join([spelling[i] for i in chunk.tolist()])
-        num_bytes += len(data)
-        # A byte 10xxxxxx continues a character: below -64 as a signed integer.
-        num_characters += int(np.count_nonzero(np.frombuffer(data, np.int8) >= -64))
-        text = decoder.decode(data, final=start + CHUNK >= len(ids))
-        if text:
-            num_words += len(text.split()) - (in_word and not text[0].isspace())
-            in_word = not text[-1].isspace()
-    return num_bytes, num_characters, num_words

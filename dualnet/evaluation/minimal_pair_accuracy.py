@@ -166,43 +166,37 @@ def minimal_pairs(
     """
     sentence_pairs = read_pairs(pairs, column)
     vocabulary, eos_id = vocabulary_with_eos(model)
-    places: dict[bytes, int] = {}  # of each sequence of ids in `streams`
-    streams: list[np.ndarray] = []
-    columns = np.empty((len(sentence_pairs), 2), np.int64)
-    tokens = unknown = 0
-    for row, pair in enumerate(sentence_pairs):
-        for side, sentence in enumerate((pair.good, pair.bad)):
-            ids = vocabulary.encode(sentence)
-            if not len(ids):
+    ids = []
+    for pair in sentence_pairs:
+        for sentence in (pair.good, pair.bad):
+            ids.append(vocabulary.encode(sentence))
+            if not len(ids[-1]):
                 received = f"{sentence!a} in {pair.place}, which {vocabulary!r} reads as none"
                 raise ValueError(f"Each sentence must hold a token. Received: {received}.")
-            tokens += len(ids)
-            unknown += int((ids == vocabulary.unk_id).sum()) if vocabulary.unk_id is not None else 0
-            place = places.setdefault(ids.tobytes(), len(streams))
-            if place == len(streams):
-                streams.append(np.insert(ids, 0, eos_id))
-            columns[row, side] = place
-    losses = scoring.read(reader_of(model, questions.losses), streams)["losses"]
-    log_probabilities = np.array([-math.fsum(row) for row in losses])[columns]
+    keys = [of_sentence.tobytes() for of_sentence in ids]
+    streams = {key: np.insert(of_sentence, 0, eos_id) for key, of_sentence in zip(keys, ids)}
+    losses = scoring.read(reader_of(model, questions.losses), [*streams.values()])["losses"]
+    totals = {key: -math.fsum(row) for key, row in zip(streams, losses)}
+    log_probabilities = np.array([totals[key] for key in keys]).reshape(-1, 2)
+    tokens = np.concatenate(ids)
     good, bad = log_probabilities.T
     ties = _are_ties(good, bad)
     correct = (good > bad) & ~ties
 
     def accuracies(key: str) -> dict[str, Accuracy]:
-        rows: dict[str, list[int]] = {}
-        for i, pair in enumerate(sentence_pairs):
-            rows.setdefault(getattr(pair, key), []).append(i)
-        return {name: _accuracy(correct[i], ties[i]) for name, i in rows.items()}
+        names = np.array([getattr(pair, key) for pair in sentence_pairs])
+        groups = {name: names == name for name in dict.fromkeys(names.tolist())}
+        return {name: _accuracy(correct[group], ties[group]) for name, group in groups.items()}
 
     return MinimalPairs(
         overall=_accuracy(correct, ties),
         by_uid=accuracies("uid"),
         by_field=accuracies("field"),
         log_probabilities=log_probabilities,
-        unknown=unknown / tokens,
+        unknown=float(np.mean(tokens == vocabulary.unk_id)),
         pairs=tuple(sentence_pairs),
         labels=labels_of(pairs),
-        tokens=tokens,
+        tokens=len(tokens),
     )
 
 

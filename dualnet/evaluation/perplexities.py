@@ -20,7 +20,7 @@ from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexi
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
 from dualnet.metrics import METRICS, Measured, Measuring
-from dualnet.requests import Evaluating, EvaluatingArguments, Scoring
+from dualnet.requests import Evaluating, EvaluatingArguments
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
@@ -185,21 +185,13 @@ def best_temperature(
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
-    patience = PATIENCE if temperatures is None else math.inf
-    temperatures = [100 / k for k in FACTORS] if temperatures is None else list(temperatures)
-    if not temperatures:
-        raise ArgumentError("temperatures", "must hold at least one. Received: temperatures=[].")
-    for temperature in temperatures:
-        Scoring(temperature=temperature)
-    best, lowest, misses = temperatures[0], math.inf, 0
-    for temperature in temperatures:
-        value = perplexity(model, tokens, temperature=temperature, **settings)
-        misses += 1
-        if value < lowest:
-            best, lowest, misses = temperature, value, 0
-        if misses == patience:
+    found: list[float] = []
+    candidates = [100 / k for k in FACTORS] if temperatures is None else temperatures
+    for temperature in candidates:
+        found.append(perplexity(model, tokens, temperature=temperature, **settings))
+        if temperatures is None and len(found) - found.index(min(found)) > PATIENCE:
             break
-    return float(best)
+    return float(candidates[found.index(min(found))])
 
 
 class _Plan(NamedTuple):

@@ -1,6 +1,5 @@
 """What translations and headlines are measured by: BLEU, chrF and ROUGE."""
 
-import importlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +8,6 @@ from dualnet._checks import ArgumentError, as_texts, check_choice, extra
 
 EXTRA = ("translate", "BLEU, chrF and ROUGE need sacrebleu, sacremoses and rouge-score")
 PROTOCOLS = ("sacrebleu", "multi30k")
-PACKAGES = {  # of each protocol
-    "sacrebleu": ["sacrebleu"],
-    "multi30k": ["sacrebleu", "sacremoses"],
-    "rouge": ["rouge_score.rouge_scorer"],
-}
 ROUGES = {"rouge1": "rouge_1", "rouge2": "rouge_2", "rougeL": "rouge_l"}
 
 
@@ -61,18 +55,26 @@ def translation_metrics(
     """
     check_choice("protocol", protocol, PROTOCOLS)
     hypotheses, references = _check_pairs(hypotheses, references)
-    sacrebleu, *others = check_packages(protocol, language)
+    with extra(*EXTRA):
+        import sacrebleu
+
+        if protocol == "multi30k":
+            import sacremoses
     result: dict[str, Any] = {"protocol": protocol}
-    if others:
-        result["language"] = language = _moses_code(others[0], language)
-        split = others[0].MosesTokenizer(lang=language).tokenize
+    code = language.rpartition(".")[2].lower()  # "de" of "lc.norm.tok.de"
+    if protocol == "multi30k":
+        result["language"] = code = _moses_code(sacremoses, code)
+        split = sacremoses.MosesTokenizer(lang=code).tokenize
         hypotheses, references = (
             [split(text.lower(), return_str=True, escape=False) for text in texts]
             for texts in (hypotheses, references)
         )
         bleu = sacrebleu.BLEU(tokenize="none", lowercase=True, force=True)
     else:
-        bleu = sacrebleu.BLEU(trg_lang=_code(language))
+        try:
+            bleu = sacrebleu.BLEU(trg_lang=code)
+        except RuntimeError as error:  # Japanese and Korean need packages of their own
+            raise ImportError(" ".join(str(error).split())) from None
     score = bleu.corpus_score(hypotheses, [references])
     result |= {
         "bleu": score.score,
@@ -121,7 +123,8 @@ def rouge(
     {'recall': 50.0, 'precision': 66.7, 'f1': 57.1}
     """
     hypotheses, references = _check_pairs(hypotheses, references)
-    [rouge_scorer] = check_packages("rouge")
+    with extra(*EXTRA):
+        from rouge_score import rouge_scorer
     scorer = rouge_scorer.RougeScorer(list(ROUGES), use_stemmer=bool(stem))
     scores = [scorer.score(*texts) for texts in zip(references, hypotheses)]
     result: dict[str, Any] = {
@@ -134,40 +137,22 @@ def rouge(
     return {**result, "stem": bool(stem)}
 
 
-def check_packages(protocol: str, language: str = "en") -> list[Any]:
-    """Return the packages that `protocol` needs; raise `ImportError` if one is missing.
-
-    Args:
-        protocol: One of `PACKAGES`.
-        language: That of the texts; `ArgumentError` if the protocol does not know it.
-    """
-    with extra(*EXTRA):
-        packages = [importlib.import_module(name) for name in PACKAGES[protocol]]
-    if protocol == "multi30k":
-        _moses_code(packages[1], language)
-    if protocol == "sacrebleu":
-        try:
-            packages[0].BLEU(trg_lang=_code(language))
-        except RuntimeError as error:  # Japanese and Korean need packages of their own
-            raise ImportError(" ".join(str(error).split())) from None
-    return packages
+def check_packages(protocol: str, language: str = "en") -> None:
+    """Raise `ImportError` if `protocol` lacks a package, `ArgumentError` for another language."""
+    translation_metrics(["a"], ["a"], protocol=protocol, language=language)
 
 
-def _code(language: str) -> str:
-    return language.rpartition(".")[2].lower()  # "de" of "lc.norm.tok.de"
-
-
-def _moses_code(sacremoses: Any, language: str) -> str:
+def _moses_code(sacremoses: Any, code: str) -> str:
     """Return the code by which sacremoses knows a language."""
     known = sacremoses.corpus.NonbreakingPrefixes().available_langs  # by code and by name
-    if (code := known.get(_code(language))) is None:
+    if code not in known:
         raise ArgumentError(
             "language",
             f"must be one that sacremoses knows, {', '.join(sorted({*known.values()}))}. "
-            f"Received: {language!r}. In Python, give `language`; for --pairs, name its sides "
+            f"Received: {code!r}. In Python, give `language`; for --pairs, name its sides "
             "by their languages, e.g. --source en --target de.",
         )
-    return str(code)
+    return str(known[code])
 
 
 def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]]:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def _for_sherpa(model: LanguageModel, request: Exporting) -> Writer:
     from dualnet.extras import sherpa
 
-    return sherpa.prepare(model, request.tokens)
+    assert request.tokens is not None  # of this format
+    return functools.partial(sherpa.sherpa_bytes, model, sherpa.check_sherpa(model, request.tokens))
 
 
 def _for_transformers(model: LanguageModel, request: Exporting) -> Writer:

@@ -8,7 +8,6 @@ import csv
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dualnet import plots
 from dualnet._checks import ArgumentError, as_texts, check_choice, did_you_mean
+from dualnet._types import Tensors
 from dualnet.builders import (
     Graph,
     LanguageModel,
@@ -247,7 +247,7 @@ def expert_shares(
     return Shares(sums / count, variation, _layers_of_experts(model, output), count)
 
 
-def _priors(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+def _priors(graph: Graph, segment: Tensors) -> Tensors:
     """Answer with `priors`, those of all experts."""
     features, *states = graph.body([segment["tokens"], *segment["states"]])
     return {"priors": graph.head.priors(features), "states": states}
@@ -516,7 +516,7 @@ def hidden_states(
     return HiddenStates(words.words, words.ids, words.starts, layers)
 
 
-def _vectors(graph: Graph, segment: dict[str, Any]) -> dict[str, Any]:
+def _vectors(graph: Graph, segment: Tensors) -> Tensors:
     outputs, states = graph.hidden_states(segment["tokens"], segment["states"])
     return {"vectors": ops.concatenate([*outputs.values()], axis=-1), "states": states}
 

@@ -6,12 +6,12 @@ Source: `OnlineRnnLM` of sherpa-onnx, https://github.com/k2-fsa/sherpa-onnx.
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
+from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel
 from dualnet.builders.model import check_exports
 from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
@@ -101,14 +101,14 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
             unit = eos_id
         is_silent = SILENT.fullmatch(name) or (unk_id is None and name in UNKNOWN)
         if unit is None and is_silent:
-            read.append(eos_id)
             scored.append(len(tokenizer))
-            continue
-        if unit is None:
-            unknown += [name] if name not in UNKNOWN else []
-            unit = eos_id if unk_id is None else unk_id
+            unit = eos_id
+        else:
+            if unit is None:
+                unknown += [name] if name not in UNKNOWN else []
+                unit = eos_id if unk_id is None else unk_id
+            scored.append(unit)
         read.append(unit)
-        scored.append(unit)
     if not matched or (unknown and unk_id is None):
         strangers = [name for name in names if name not in units]
         required = f"must be a file with units of the model, such as {tokenizer.words[:3]}."
@@ -125,16 +125,9 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
     )
 
 
-def prepare(model: LanguageModel, tokens: StrPath | None) -> Callable[[], bytes]:
-    """Return the function that makes the file; raise `ValueError` for a model that has none."""
-    check_exports()
-    assert tokens is not None  # of an `Exporting` of this format
-    mapping = check_sherpa(model, tokens)
-    return lambda: sherpa_bytes(model, mapping)
-
-
 def check_sherpa(model: LanguageModel, tokens: StrPath) -> TokenMap:
     """Return `token_map` for a model that sherpa-onnx can run; raise `ValueError` for others."""
+    check_exports()
     _layers(model)
     if model.vocabulary is None:
         required = "must have a vocabulary to find `tokens` in."
@@ -152,7 +145,7 @@ def sherpa_bytes(model: LanguageModel, mapping: TokenMap) -> bytes:
     layers, units = _layers(model)
     model = one_step.in_float32(model)
 
-    def step(token: Any, h: Any, c: Any) -> dict[str, Any]:
+    def step(token: Tensor, h: Tensor, c: Tensor) -> Tensors:
         ids = tf.gather(tf.constant(mapping.read, tf.int32), token)
         states = [state[i] for i in range(layers) for state in (h, c)]
         with in_one_piece():

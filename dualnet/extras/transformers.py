@@ -54,19 +54,17 @@ class DualnetConfig(_Exported, transformers.PreTrainedConfig):
 
     Args:
         network: dict. The configuration of the `LanguageModel`, from which it is built again.
-        **kwargs: Passed to `transformers.PreTrainedConfig`. `vocab_size` counts the padding
+        **kwargs: Those of `transformers.PreTrainedConfig`. `vocab_size` counts the padding
             token, which has the last id.
     """
 
     model_type = "dualnet"
     keys_to_ignore_at_inference = ["cache"]
 
-    def __init__(self, network: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        self.network = network
-        self.vocab_size = kwargs.pop("vocab_size", 1)
-        self.hidden_size = kwargs.pop("hidden_size", 1)
-        self.use_cache = kwargs.pop("use_cache", True)
-        super().__init__(**kwargs)
+    network: dict[str, Any] | None = None
+    vocab_size: int = 1
+    hidden_size: int = 1
+    use_cache: bool = True
 
 
 class StateCache(transformers.Cache):
@@ -226,15 +224,16 @@ class _Reading(_Saved, transformers.PreTrainedModel):
             "cache": cache if keeps else None,
             "hidden_states": tuple(hidden) if shows else None,
         }
-        return self._answer(others, logits, hidden[-1], is_token, labels, num_items_in_batch)
+        return self._answer(
+            others, logits=logits, last=hidden[-1], is_token=is_token, labels=labels,
+            items=num_items_in_batch,
+        )  # fmt: skip
 
 
 class DualnetModel(_Reading):
     """The recurrence alone, `AutoModel`: vectors of tokens in their context."""
 
-    def _answer(
-        self, others: Output, logits: torch.Tensor, last: torch.Tensor, *_: object
-    ) -> ModelOutput:
+    def _answer(self, others: Output, *, last: torch.Tensor, **_: object) -> ModelOutput:
         return modeling_outputs.BaseModelOutputWithPast(last_hidden_state=last, **others)
 
 
@@ -272,11 +271,11 @@ class DualnetForCausalLM(_Reading, transformers.GenerationMixin):
     def _answer(
         self,
         others: Output,
+        *,
         logits: torch.Tensor,
-        last: torch.Tensor,
-        is_token: torch.Tensor,
         labels: torch.Tensor | None,
         items: int | None,
+        **_: object,
     ) -> ModelOutput:
         loss = None
         if labels is not None:
@@ -303,14 +302,14 @@ class DualnetForSequenceClassification(_Reading):
     def _answer(
         self,
         others: Output,
-        logits: torch.Tensor,
-        hidden: torch.Tensor,
+        *,
+        last: torch.Tensor,
         is_token: torch.Tensor,
         labels: torch.Tensor | None,
-        items: int | None,
+        **_: object,
     ) -> ModelOutput:
-        last = (torch.arange(is_token.shape[1], device=is_token.device) * is_token).argmax(dim=1)
-        logits = self.score(hidden[torch.arange(len(hidden)), last].to(self.score.weight.dtype))
+        end = (torch.arange(is_token.shape[1], device=is_token.device) * is_token).argmax(dim=1)
+        logits = self.score(last[torch.arange(len(last)), end].to(self.score.weight.dtype))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)

@@ -73,13 +73,6 @@ def read_nbest(
     check_choice("format", format, FORMATS)
     if scores and format != "kaldi":
         raise ArgumentError("scores", f"are files of Kaldi lists. Received: format={format!r}.")
-    for file in (path, *scores):
-        if not os.path.isfile(file):
-            raise FileNotFoundError(f"There is no file {os.fspath(file)!r}.")
-    return _lists(path, format, scores)
-
-
-def _lists(path: StrPath, format: str, scores: Sequence[StrPath]) -> Iterator[NBest]:
     rows: Iterator[Row]
     if format == "kaldi":
         rows = _kaldi(path, scores)
@@ -299,19 +292,20 @@ def keyed_lines(path: StrPath, ids: Sequence[str | int], *, format: str, name: s
         texts = [str(tree) for tree in read_trees(path)]
     else:
         texts = [line.text.removesuffix("\n") for line in lines(path)]
-    by_key = {str(number): text for number, text in enumerate(texts)}
+    by_id: dict[str | int, str] = dict(enumerate(texts))
     if format == "kaldi":
-        by_key = dict(map(_keyed, texts))
-    if format in ("jsonl", "trees"):
-        if len(by_key) != len(ids):
-            received = f"Received: {len(by_key)} in {os.fspath(path)!r} for {len(ids)} lists."
-            raise ArgumentError(name, f"must have one for each list. {received}")
-        return list(by_key.values())
-    keys = [str(key) if format == "kaldi" else str(int(key)) for key in ids]
-    if missing := [key for key in keys if key not in by_key]:
-        received = f"Received: {os.fspath(path)!r} without one for {missing[0]!r}."
+        by_id = dict(map(_keyed, texts))
+    elif format == "moses":
+        ids = [int(key) for key in ids]
+    elif len(texts) != len(ids):
+        received = f"Received: {len(texts)} in {os.fspath(path)!r} for {len(ids)} lists."
+        raise ArgumentError(name, f"must have one for each list. {received}")
+    else:
+        ids = range(len(ids))
+    if missing := [key for key in ids if key not in by_id]:
+        received = f"Received: {os.fspath(path)!r} without one for '{missing[0]}'."
         raise ArgumentError(name, f"must have a line for each id of the lists. {received}")
-    return [by_key[key] for key in keys]
+    return [by_id[key] for key in ids]
 
 
 def _numbers(words: Sequence[str]) -> float | tuple[float, ...]:

@@ -57,10 +57,6 @@ class Hypothesis:
                 numbers[name] = value
         return numbers
 
-    def total(self, weights: Mapping[str, float]) -> float:
-        """Return the sum of the features times their `weights`; one without a weight has 0."""
-        return _total(self.numbers(), weights)
-
 
 @dataclasses.dataclass(frozen=True)
 class NBest:
@@ -112,9 +108,10 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
 
 def weighted(nbest: NBest, weights: Mapping[str, float], missing: str) -> NBest:
     """Return a list whose scores are the sums of the features times their weights."""
-    scores = [_total(numbers, weights) for numbers in numbers_of(nbest, missing)]
-    pairs = zip(nbest.hypotheses, scores)
-    hypotheses = (dataclasses.replace(hypothesis, score=score) for hypothesis, score in pairs)
+    hypotheses = []
+    for hypothesis, numbers in zip(nbest.hypotheses, numbers_of(nbest, missing)):
+        score = math.fsum(weight * numbers.get(name, 0.0) for name, weight in weights.items())
+        hypotheses.append(dataclasses.replace(hypothesis, score=score))
     return NBest(nbest.id, tuple(hypotheses))
 
 
@@ -124,19 +121,16 @@ def numbers_of(nbest: NBest, missing: str) -> list[dict[str, float]]:
     rows = [hypothesis.numbers() for hypothesis in nbest.hypotheses]
     defaults = dict.fromkeys(itertools.chain(*rows), 0.0)
     if missing == "lowest":
-        for name in defaults:
-            defaults[name] = min(row[name] for row in rows if name in row)
-    return [{**defaults, **row} for row in rows]
-
-
-def _total(numbers: Mapping[str, float], weights: Mapping[str, float]) -> float:
-    return math.fsum(weight * numbers.get(name, 0.0) for name, weight in weights.items())
+        defaults = {name: min(row[name] for row in rows if name in row) for name in defaults}
+    return [defaults | row for row in rows]
 
 
 def numbered(names: Iterable[str]) -> list[str]:
     """Return names of which no two are equal: the second `lm` is `lm_2`."""
     unique: list[str] = []
     for base in names:
-        candidates = itertools.chain([base], (f"{base}_{i}" for i in itertools.count(2)))
-        unique.append(next(name for name in candidates if name not in unique))
+        name, numbers = base, itertools.count(2)
+        while name in unique:
+            name = f"{base}_{next(numbers)}"
+        unique.append(name)
     return unique

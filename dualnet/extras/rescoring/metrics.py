@@ -144,7 +144,7 @@ class Metric(Protocol):
 
     def statistics(self, hypothesis: str, reference: str) -> np.ndarray: ...
 
-    def value(self, sums: np.ndarray) -> float: ...
+    def value(self, sums: np.ndarray) -> float | np.ndarray: ...
 
 
 class Bleu:
@@ -160,8 +160,8 @@ class Bleu:
 
     >>> from dualnet.rescoring import Bleu
     >>> sums = Bleu().statistics("a b c d x", "a b c d e f")
-    >>> sums.astype(int), round(Bleu().value(sums), 1)
-    (array([4, 3, 2, 1, 5, 4, 3, 2, 5, 6]), 54.8)
+    >>> print(sums.astype(int), Bleu().value(sums).round(1))
+    [4 3 2 1 5 4 3 2 5 6] 54.8
     """
 
     higher_is_better: ClassVar[bool] = True
@@ -176,19 +176,16 @@ class Bleu:
         score = self._bleu.sentence_score(hypothesis, [reference])
         return np.array([*score.counts, *score.totals, score.sys_len, score.ref_len], "float64")
 
-    def value(self, sums: np.ndarray) -> float:
-        """Return the BLEU of statistics summed over sentences."""
-        return float(self.values(sums[None])[0])
-
-    def values(self, sums: np.ndarray) -> np.ndarray:
-        """Return the BLEU of each row of `sums`, `(rows, 10)`."""
-        matches, totals, (ours, theirs) = sums[:, :4], sums[:, 4:8], sums[:, 8:].T
+    def value(self, sums: np.ndarray) -> np.ndarray:
+        """Return the BLEU of statistics summed over sentences, `(10,)`, or of each row of them."""
+        matches, totals, lengths = np.split(sums, [4, 8], axis=-1)
         # Smoothing "exp": the precision of the k-th length without a match is 1 / (2^k total).
-        halves = 0.5 ** np.cumsum(matches == 0, axis=1)
+        halves = 0.5 ** np.cumsum(matches == 0, axis=-1)
         precisions = np.where(matches == 0, halves, matches) / np.maximum(totals, 1)
-        brevity = np.minimum(0.0, 1 - theirs / np.maximum(ours, 1))
-        bleu = 100 * np.exp(brevity + np.log(precisions).mean(axis=1))
-        return np.where((matches.sum(axis=1) == 0) | (totals.min(axis=1) == 0), 0.0, bleu)
+        brevity = np.minimum(0.0, 1 - lengths[..., 1] / np.maximum(lengths[..., 0], 1))
+        bleu = 100 * np.exp(brevity + np.log(precisions).mean(axis=-1))
+        is_zero = (matches.sum(axis=-1) == 0) | (totals.min(axis=-1) == 0)
+        return np.where(is_zero, 0.0, bleu)[()]  # a number for one row
 
 
 class Wer:
@@ -201,7 +198,7 @@ class Wer:
     Example:
 
     >>> from dualnet.rescoring import Wer
-    >>> Wer().value(Wer().statistics("the cat sat in", "the cat sits"))
+    >>> print(Wer().value(Wer().statistics("the cat sat in", "the cat sits")))
     66.66666666666667
     """
 
@@ -219,13 +216,12 @@ class Wer:
         misses = counts.substitutions + counts.deletions
         return np.array([misses + counts.insertions, misses + counts.hits], "float64")
 
-    def value(self, sums: np.ndarray) -> float:
-        """Return the word error rate of statistics summed over sentences."""
-        return float(self.values(sums[None])[0])
+    def value(self, sums: np.ndarray) -> np.ndarray:
+        """Return the word error rate of statistics summed over sentences, or of each row of them.
 
-    def values(self, sums: np.ndarray) -> np.ndarray:
-        """Return the word error rate of each row of `sums`, `(rows, 2)`."""
-        return 100 * sums[:, 0] / np.maximum(sums[:, 1], 1)
+        `sums` are `(2,)` or `(rows, 2)`.
+        """
+        return 100 * sums[..., 0] / np.maximum(sums[..., 1], 1)
 
 
 METRICS: dict[str, Callable[[], Metric]] = {"bleu": Bleu, "f1": BracketF1, "wer": Wer}
@@ -238,6 +234,8 @@ def metric_of(metric: str | Metric) -> Metric:
 
 def gains(metric: Metric, sums: np.ndarray) -> np.ndarray:
     """Return the value of each row of `sums`, with its sign such that higher is better."""
-    values = getattr(metric, "values", None)
-    figures = values(sums) if values else np.array([metric.value(row) for row in sums])
+    if isinstance(metric, (Bleu, Wer)):  # which take all rows at once
+        figures = metric.value(sums)
+    else:
+        figures = np.array([metric.value(row) for row in sums])
     return figures if metric.higher_is_better else -figures
