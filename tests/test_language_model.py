@@ -100,10 +100,11 @@ def test_hidden_states_are_what_the_dual_layer_reads(tiny):
          {"embedding": 4, "recurrence_1": 4, "recurrence_2": 4, "hidden": 4}),
     ],
 )  # fmt: skip
-def test_the_hidden_states_of_all_layers_are_aligned_with_words(arguments, layers):
+def test_the_hidden_states_of_all_layers_are_aligned_with_words(arguments, layers, monkeypatch):
     model = strong(language_model(257, units=4, **arguments), ByteTokenizer())
     text = "two wörds\n"
-    found = dualnet.analysis.hidden_states(model, text, sequence_length=3)
+    monkeypatch.setattr("dualnet.extras.analysis.SEGMENT", 3)
+    found = dualnet.analysis.hidden_states(model, text)
     assert found.words == ("two", "wörds", "<eos>") and found.starts.tolist() == [0, 3, 10]
     with pytest.raises(dualnet.ArgumentError, match="`text` must hold at least one word"):
         dualnet.analysis.hidden_states(model, "")

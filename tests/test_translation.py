@@ -79,7 +79,7 @@ def test_a_translation_is_scored_given_its_source(model):
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        ("one", {}, "`source` must be given for a model that translates, 'encdec'"),
+        ("one", {}, "`source` must be what `text` translates, .* Received: model='encdec'"),
         ("one", {"source": ["1", "2"]}, "`source` must be one for each text. Received: 2 for 1"),
     ],
 )

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError, check_ids
 from dualnet.builders import LanguageModel, TranslationModel, check_language_model
@@ -12,7 +12,7 @@ from dualnet.builders.batches import check_range
 from dualnet.text import EOS, Tokenizer
 
 
-def perplexity_of(losses: Any) -> float:
+def perplexity_of(losses: Sequence[float] | np.ndarray) -> float:
     """Return exp of the mean of `losses`, in nats, summed in float64; 1 for none.
 
     An empty text has probability 1, the empty product, and JSON has no nan.
@@ -25,14 +25,14 @@ def perplexity_of_mean(nats: float) -> float:
     return math.inf if nats > 700 else math.exp(nats)
 
 
-def check_tokens(tokens: Any, words: int, *, least: int, name: str = "tokens") -> np.ndarray:
+def check_tokens(tokens: ArrayLike, words: int, *, least: int, name: str = "tokens") -> np.ndarray:
     """Return `tokens`, the argument `name`, as an int32 vector of ids below `words`."""
-    tokens = check_ids(name, tokens, least=least)
-    check_range(name, tokens, 0, words, " Load the corpus with vocabulary=model.vocabulary.")
-    return tokens.astype(np.int32, copy=False)
+    ids = check_ids(name, tokens, least=least)
+    check_range(name, ids, 0, words, " Load the corpus with vocabulary=model.vocabulary.")
+    return ids.astype(np.int32, copy=False)
 
 
-def vocabulary_of(model: Any) -> Tokenizer:
+def vocabulary_of(model: LanguageModel) -> Tokenizer:
     """Return the vocabulary of the language model `model`; raise `ValueError` without one."""
     if isinstance(model, LanguageModel):
         check_language_model("model", model)
@@ -46,14 +46,16 @@ def vocabulary_of(model: Any) -> Tokenizer:
 WITHOUT_EOS = f"Train it on a corpus with {EOS}, or use `evaluate` for a stream of ids."
 
 
-def vocabulary_with_eos(model: Any, *, way_out: str = WITHOUT_EOS) -> tuple[Tokenizer, int]:
+def vocabulary_with_eos(
+    model: LanguageModel, *, way_out: str = WITHOUT_EOS
+) -> tuple[Tokenizer, int]:
     """Return the vocabulary of `model` and the id of its `<eos>`; raise `ValueError` without."""
     vocabulary = vocabulary_of(model)
     required = f"must have a vocabulary with {EOS}, after which a text begins."
     return vocabulary, vocabulary.require_eos("model", required, f" {way_out}")
 
 
-def check_sentences(model: Any, name: str = "by_sentence") -> tuple[Tokenizer, int]:
+def check_sentences(model: LanguageModel, name: str = "by_sentence") -> tuple[Tokenizer, int]:
     """Return the vocabulary and the id of `<eos>` of a model that can read by sentence.
 
     Errors call what asks for it `name`.
@@ -66,7 +68,7 @@ def check_sentences(model: Any, name: str = "by_sentence") -> tuple[Tokenizer, i
     return vocabulary, eos_id
 
 
-def check_translators(models: Sequence[Any]) -> None:
+def check_translators(models: Sequence[LanguageModel]) -> None:
     """Raise `ArgumentError` unless `models` translate into one vocabulary."""
     for model in models:
         if not isinstance(model, TranslationModel):

@@ -2,9 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError, check_count, check_ids
 
@@ -50,8 +50,8 @@ class Causality:
 
 
 def check_causal(
-    scorer: Callable[[np.ndarray], Any],
-    tokens: Any,
+    scorer: Callable[[np.ndarray], ArrayLike],
+    tokens: ArrayLike,
     *,
     positions: int = 8,
     tolerance: float = 1e-4,
@@ -120,7 +120,7 @@ def check_causal(
     return Causality(True, difference=difference, excess=excess, positions=tried)
 
 
-def _scores(scorer: Callable[[np.ndarray], Any], tokens: np.ndarray) -> np.ndarray:
+def _scores(scorer: Callable[[np.ndarray], ArrayLike], tokens: np.ndarray) -> np.ndarray:
     """Return the scores of `tokens` as float64; raise `ArgumentError` for none of their kind."""
     scores = np.asarray(scorer(tokens.copy()), np.float64)
     if scores.ndim not in (1, 2) or len(tokens) - len(scores) not in (0, 1):

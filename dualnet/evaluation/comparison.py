@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet._checks import finite
+from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import check_tokens, perplexity_of_mean
 from dualnet.text import UNK, Tokenizer
 
@@ -119,32 +121,33 @@ def comparable(
     return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses)).comparable()
 
 
-def totals_of(tokenizer: Tokenizer, ids: Any, nats: float) -> Totals:
+def totals_of(tokenizer: Tokenizer, ids: ArrayLike, nats: float) -> Totals:
     """Return the totals of a text, of which `ids` were predicted with a loss of `nats` in all."""
-    totals = Totals(texts=1, nats=float(nats), tokens=len(ids), not_comparable=tokenizer.loses)
-    if tokenizer.loses or not len(ids):
+    array = np.asarray(ids)
+    totals = Totals(texts=1, nats=float(nats), tokens=len(array), not_comparable=tokenizer.loses)
+    if tokenizer.loses or not len(array):
         return totals
-    ids = check_tokens(ids, len(tokenizer), least=1, name="ids")
+    array = check_tokens(array, len(tokenizer), least=1, name="ids")
     spelling = tokenizer.spelling
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     num_bytes = characters = words = 0
     in_word = False  # whether the text so far ends within a word
-    for start in range(0, len(ids), CHUNK):
-        chunk = ids[start : start + CHUNK]
+    for start in range(0, len(array), CHUNK):
+        chunk = array[start : start + CHUNK]
         if tokenizer.unk_id is not None and (chunk == tokenizer.unk_id).any():
             return dataclasses.replace(totals, not_comparable=UNPAID)
         data = b"".join([spelling[i] for i in chunk.tolist()])
         num_bytes += len(data)
         # A byte 10xxxxxx continues a character: below -64 as a signed integer.
         characters += int(np.count_nonzero(np.frombuffer(data, np.int8) >= -64))
-        text = decoder.decode(data, final=start + CHUNK >= len(ids))
+        text = decoder.decode(data, final=start + CHUNK >= len(array))
         if text:
             words += len(text.split()) - (in_word and not text[0].isspace())
             in_word = not text[-1].isspace()
     return dataclasses.replace(totals, num_bytes=num_bytes, characters=characters, words=words)
 
 
-def figures_of(model: Any, ids: np.ndarray, total_nats: float) -> dict[str, Any]:
+def figures_of(model: LanguageModel, ids: np.ndarray, total_nats: float) -> dict[str, Any]:
     """Return the fields of the `Comparable` of predicted `ids` of the vocabulary of `model`."""
     if model.vocabulary is None:
         return {"not_comparable": "the model has no vocabulary"}

@@ -58,7 +58,7 @@ def _scaled_rates(arguments: Mapping[str, Any], scale: float) -> dict[str, Any]:
     if arguments.get("gate", "none") != "none":  # what is below a gate drops nothing
         arguments = without_regularization(arguments) | {"gate_dropout": arguments["gate_dropout"]}
 
-    def scaled(rate: Any) -> Any:
+    def scaled(rate: object) -> object:
         return rate * scale if is_number(rate) else rate
 
     rates = {name: value for name, value in arguments.items() if name.endswith("_dropout")}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
@@ -63,7 +64,9 @@ class Evaluation(Measured, Comparable):
     window: int | None = None
 
 
-def perplexity(model: LanguageModel, tokens: Any, **settings: Unpack[EvaluatingArguments]) -> float:
+def perplexity(
+    model: LanguageModel, tokens: ArrayLike, **settings: Unpack[EvaluatingArguments]
+) -> float:
     """Return the perplexity of `model` on `tokens`: `evaluate(...).perplexity`.
 
     Args:
@@ -83,7 +86,7 @@ def perplexity(model: LanguageModel, tokens: Any, **settings: Unpack[EvaluatingA
 
 @documented(Evaluating)
 def evaluate(
-    model: LanguageModel, tokens: Any, **settings: Unpack[EvaluatingArguments]
+    model: LanguageModel, tokens: ArrayLike, **settings: Unpack[EvaluatingArguments]
 ) -> Evaluation:
     """Return the loss of `model` on `tokens`: every token but the first is predicted once.
 
@@ -156,7 +159,7 @@ def evaluate(
 
 def best_temperature(
     model: LanguageModel,
-    tokens: Any,
+    tokens: ArrayLike,
     *,
     temperatures: Sequence[float] | None = None,
     **settings: Any,

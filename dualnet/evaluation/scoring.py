@@ -2,11 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from dualnet._types import Tensors
 from dualnet.builders import Reader
 
 WORK = 2048  # tokens that one call reads, about
@@ -101,10 +101,10 @@ def segments(
     `rows` x `steps`, padding included. All segments have one shape, since JAX compiles each.
     """
     states = [np.zeros((rows, size), np.float32) for size in reader.state_size]
-    segment: dict[str, Any] = {}
+    segment: Tensors = {}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
-    order: Any = range(len(lengths))
+    order: Iterable[int] = range(len(lengths))
     if len(lengths) > rows:  # the longest first, so that all rows end together
         order = np.argsort(-np.asarray(lengths), kind="stable")
     waiting = ((i, 0) for i in order if lengths[i] > 0)

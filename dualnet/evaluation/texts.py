@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._columns import Column, Results, columns_of, texts_of
+from dualnet._columns import Column, ManyTexts, Results, columns_of, texts_of
 from dualnet.builders import LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_translators, perplexity_of, vocabulary_with_eos
@@ -67,7 +67,7 @@ class Scores(Results[Score]):
 
 
 @overload
-def score(  # type: ignore[overload-overlap]  # a str is a sequence of str
+def score(
     model: LanguageModel, text: str, *, temperature: float = 1.0, source: str | None = None
 ) -> Score: ...
 
@@ -75,21 +75,21 @@ def score(  # type: ignore[overload-overlap]  # a str is a sequence of str
 @overload
 def score(
     model: LanguageModel,
-    text: Sequence[str] | Any,
+    text: ManyTexts,
     *,
     temperature: float = 1.0,
     column: Column | None = None,
-    source: Any = None,
+    source: ManyTexts | Column | None = None,
 ) -> Scores: ...
 
 
 def score(
     model: LanguageModel,
-    text: Any,
+    text: ManyTexts,
     *,
     temperature: float = 1.0,
     column: Column | None = None,
-    source: Any = None,
+    source: ManyTexts | Column | None = None,
 ) -> Score | Scores:
     """Return the log-probability of each word of a text, or of each of several texts.
 
@@ -164,19 +164,18 @@ def scores_of(
         yield score, totals
 
 
-def _source_ids(model: Any, text: Any, texts: list[str], source: Any) -> list[np.ndarray]:
+def _source_ids(
+    model: LanguageModel, text: ManyTexts, texts: list[str], source: ManyTexts | Column | None
+) -> list[np.ndarray]:
     """Return the ids of what each of `texts` translates, none for a model that does not.
 
     `text` and `source` are the arguments of `score`.
     """
+    if isinstance(model, TranslationModel) != (source is not None):
+        required = "must be what `text` translates, for a model that translates and for no other."
+        raise ArgumentError("source", required, model=model.name)
     if not isinstance(model, TranslationModel):
-        if source is not None:
-            received = f"Received: one with {getattr(model, 'name', model)!r}. Leave it out."
-            raise ArgumentError("source", f"is for a model that translates. {received}")
         return []
-    if source is None:
-        which = f"a model that translates, {model.name!r}"
-        raise ArgumentError("source", f"must be given for {which}: what `text` translates.")
     check_translators([model])
     is_column = columns_of(text) is not None and isinstance(source, Column)
     table_or_texts = (text, source) if is_column else (source,)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
 from dualnet._checks import ArgumentError, as_texts, check_choice, extra
@@ -142,7 +143,7 @@ def check_packages(protocol: str, language: str = "en") -> None:
     translation_metrics(["a"], ["a"], protocol=protocol, language=language)
 
 
-def _moses_code(sacremoses: Any, code: str) -> str:
+def _moses_code(sacremoses: ModuleType, code: str) -> str:
     """Return the code by which sacremoses knows a language."""
     known = sacremoses.corpus.NonbreakingPrefixes().available_langs  # by code and by name
     if code not in known:
@@ -155,7 +156,9 @@ def _moses_code(sacremoses: Any, code: str) -> str:
     return str(known[code])
 
 
-def _check_pairs(hypotheses: Any, references: Any) -> tuple[list[str], list[str]]:
+def _check_pairs(
+    hypotheses: str | Sequence[str], references: str | Sequence[str]
+) -> tuple[list[str], list[str]]:
     pairs = as_texts(hypotheses), as_texts(references)
     if len(pairs[0]) != len(pairs[1]):
         received = f"Received: {len(pairs[1])} references for {len(pairs[0])} hypotheses."

@@ -54,13 +54,13 @@ def find_layer(model: LanguageModel, name: str) -> keras.Layer | None:
 
 
 def read_outputs(
-    model: LanguageModel, question: Question, tokens: np.ndarray, sequence_length: int | None
+    model: LanguageModel, question: Question, tokens: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Read `tokens` with carried state; yield the answer to `question`, float64 `(segment, n)`.
 
     `question` asks for one vector, of n numbers, for each token.
     """
-    steps = min(SEGMENT if sequence_length is None else sequence_length, len(tokens))
+    steps = min(SEGMENT, len(tokens))
     reader = reader_of(model, question)
     for [(_, _, start)], answer in segments(reader, [tokens], [len(tokens)], 1, steps):
         [vectors] = answer.values()
@@ -198,9 +198,7 @@ class Shares:
     tokens: int
 
 
-def expert_shares(
-    model: LanguageModel, tokens: ArrayLike | PairSplit, *, sequence_length: int | None = None
-) -> Shares:
+def expert_shares(model: LanguageModel, tokens: ArrayLike | PairSplit) -> Shares:
     """Return the share of each expert of a mixture in the predictions for a text.
 
     The text is read as one stream with carried state, dropout off; of pairs, each target is
@@ -211,8 +209,6 @@ def expert_shares(
             `experts`.
         tokens: int array `(num_tokens,)`, in reading order, at least one; for a
             `TranslationModel`, a `PairSplit` such as `corpus.test`.
-        sequence_length: int. Tokens per call, default 256. It does not affect the result, and
-            does not apply to pairs.
 
     Returns:
         `Shares`.
@@ -235,13 +231,12 @@ def expert_shares(
         way_out = " Build or train a model with `experts`."
         received = f"Received: the output {type(output).__name__}."
         raise ArgumentError("model", f"must have a mixture as output. {received}", way_out)
-    if isinstance(model, TranslationModel):
-        if not isinstance(tokens, PairSplit):
-            raise ArgumentError("tokens", "must be a `PairSplit` for a model that translates.")
+    if isinstance(tokens, PairSplit):
         sums, count = _sums_over_pairs(model, tokens)
     else:
+        check_language_model("model", model)
         tokens = check_tokens(tokens, model.vocabulary_size, least=1)
-        sums = sum(part.sum(0) for part in read_outputs(model, _priors, tokens, sequence_length))
+        sums = sum(part.sum(0) for part in read_outputs(model, _priors, tokens))
         count = len(tokens)
     variation = float(np.std(sums) / np.mean(sums))
     return Shares(sums / count, variation, _layers_of_experts(model, output), count)
@@ -253,7 +248,7 @@ def _priors(graph: Graph, segment: Tensors) -> Tensors:
     return {"priors": graph.head.priors(features), "states": states}
 
 
-def _sums_over_pairs(model: TranslationModel, pairs: PairSplit) -> tuple[np.ndarray, int]:
+def _sums_over_pairs(model: LanguageModel, pairs: PairSplit) -> tuple[np.ndarray, int]:
     """Return the sums of the priors over all target tokens of `pairs`, and their number."""
     check_translators([model])
     reader = reader_of(model, _priors)
@@ -339,7 +334,6 @@ def rank(
     *,
     tolerance: float | None = None,
     rows: int | None = None,
-    sequence_length: int | None = None,
 ) -> Rank:
     """Return the numeric rank of the log-probabilities of all words in the contexts of a text.
 
@@ -367,7 +361,6 @@ def rank(
         tokens: int array `(num_tokens,)`, in reading order, at least one.
         tolerance: float, at least 0. Singular values up to it count as zero.
         rows: int, at least 1. Number of contexts, from the start of the text; default all.
-        sequence_length: int. Tokens per call, default 256. It does not affect the result.
 
     Returns:
         `Rank`.
@@ -390,7 +383,7 @@ def rank(
     words = model.vocabulary_size
     matrix = np.empty((min(len(tokens), 2 * words), words))
     filled = 0
-    for logits in read_outputs(model, questions.logits, tokens, sequence_length):
+    for logits in read_outputs(model, questions.logits, tokens):
         if not np.isfinite(logits).all():
             message = "must compute finite logits. Received: a model with nan or infinite logits."
             raise ArgumentError("model", f"{message} Train it again with a smaller learning_rate.")
@@ -477,7 +470,6 @@ def hidden_states(
     text: str,
     *,
     split_punctuation: bool = False,
-    sequence_length: int | None = None,
 ) -> HiddenStates:
     """Return the outputs of all layers of `model` for the words of `text`, without dropout.
 
@@ -488,7 +480,6 @@ def hidden_states(
         model: `LanguageModel` with a vocabulary.
         text: str, with at least one word.
         split_punctuation: bool. Marks before and after a word are words of their own.
-        sequence_length: int. Tokens per call, default 256. It does not affect the result.
 
     Returns:
         `HiddenStates`: embedding, recurrent layers and dual connection.
@@ -509,7 +500,7 @@ def hidden_states(
     if not words.words:
         raise ArgumentError("text", "must hold at least one word.", text=text)
     stream = np.append(np.int32(eos_id), words.ids)
-    vectors = np.concatenate([*read_outputs(model, _vectors, stream, sequence_length)])
+    vectors = np.concatenate([*read_outputs(model, _vectors, stream)])
     outputs = model.graph.layer_outputs
     ends = np.cumsum([output.shape[-1] for output in outputs.values()])
     layers = dict(zip(outputs, np.split(vectors[1:].astype("float32"), ends[:-1], axis=1)))
@@ -551,7 +542,11 @@ def learning_curves(runs: Mapping[str, str | Path], *, split: str = "val") -> di
         {'lstm': array([80.5, 75.5])}
     """
     column = COLUMNS[check_choice("split", split, COLUMNS)]
-    return {name: _read_column(Path(run) / "metrics.csv", column) for name, run in runs.items()}
+    curves = {}
+    for name, run in runs.items():
+        with open(Path(run) / "metrics.csv", newline="", encoding="utf-8") as file:
+            curves[name] = np.array([row[column] for row in csv.DictReader(file)], np.float64)
+    return curves
 
 
 def plot_learning_curves(
@@ -586,11 +581,3 @@ def plot_learning_curves(
         for values in learning_curves({name: run}, split=split).values()
     }
     plots.plot_curves(curves, path, cut=True)
-
-
-def _read_column(file: Path, column: str) -> np.ndarray:
-    if not file.is_file():
-        required = f"A RUN folder must hold {file.name}, which training writes after each epoch."
-        raise FileNotFoundError(f"{required} Received: {str(file.parent)!r}, without it.")
-    with file.open(newline="", encoding="utf-8") as text:
-        return np.array([row[column] for row in csv.DictReader(text)], np.float64)

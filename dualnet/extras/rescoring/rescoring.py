@@ -29,6 +29,7 @@ STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
 ROWS = scoring.WORK // STEPS  # that a call reads, at most
 CALLS = 4  # of full rows, into which the streams of a language model are divided at each step
 
+Readable = LanguageModel | AdaptedCopy
 Pair = tuple[NBest, str | None]  # a list and its source
 Models = LanguageModel | Sequence[LanguageModel] | Mapping[str, LanguageModel]
 
@@ -131,8 +132,9 @@ def rescored(
     with contextlib.ExitStack() as stack:
         for scorer in readers if adapt else []:
             check_sentences(scorer.model, "adapt")
-            of_all = not isinstance(statistics, Mapping)
-            of_model = statistics if of_all else statistics.get(scorer.name)
+            of_model = statistics
+            if isinstance(statistics, Mapping):
+                of_model = statistics.get(scorer.name)
             context = adapting(scorer.model, request, statistics=of_model, by_text=True)
             scorer.adaptation = stack.enter_context(context)
         for block in _blocks(pairs, 1 if readers else BLOCK_CHARACTERS):
@@ -161,7 +163,7 @@ class _Scorer:
         self.adaptation: Adaptation | None = None
 
     @property
-    def adapted(self) -> LanguageModel | AdaptedCopy:
+    def adapted(self) -> Readable:
         """What `reader_of` reads: the model, or the copy that adapts."""
         return self.model if self.adaptation is None else self.adaptation.copy
 
@@ -208,7 +210,7 @@ def _blocks(pairs: Iterable[Pair], characters: int) -> Iterator[list[Pair]]:
 
 
 def log_probabilities(
-    model: Any,
+    model: Readable,
     streams: Sequence[np.ndarray],
     *,
     states: Sequence[np.ndarray] | None = None,
@@ -250,7 +252,7 @@ def log_probabilities(
 
 
 def _of_neighbours(
-    model: Any,
+    model: Readable,
     streams: Sequence[np.ndarray],
     owners: np.ndarray,
     states: Sequence[np.ndarray] | None,
@@ -295,7 +297,7 @@ def _of_neighbours(
 
 
 def state_after(
-    model: Any, ids: np.ndarray, states: Sequence[np.ndarray] | None = None
+    model: Readable, ids: np.ndarray, states: Sequence[np.ndarray] | None = None
 ) -> list[np.ndarray]:
     """Return the states `(1, size)` of a language model after it read `ids`.
 

@@ -222,11 +222,10 @@ def statistics_of(
     if not lists or len(lists) != len(references):
         received = f"Received: {len(references)} references for {len(lists)} lists."
         raise ArgumentError("references", f"must be one for each list, at least one. {received}")
-    statistics = []
-    for nbest, reference in zip(lists, references):
-        rows = [metric.statistics(item.text, reference) for item in nbest.hypotheses]
-        statistics.append(np.array(rows, np.float64))
-    return statistics
+    return [
+        np.array([metric.statistics(item.text, reference) for item in nbest.hypotheses], np.float64)
+        for nbest, reference in zip(lists, references)
+    ]
 
 
 def _oracle(metric: Metric, statistics: Sequence[np.ndarray]) -> np.ndarray:
@@ -333,9 +332,7 @@ class _Search:
         ends = np.concatenate(points)
         order = np.argsort(ends, kind="stable")
         ends = ends[order]
-        stretches = sums + np.concatenate(
-            [np.zeros((1, len(sums))), np.cumsum(np.concatenate(changes)[order], axis=0)]
-        )
+        stretches = np.cumsum(np.vstack([sums, np.concatenate(changes)[order]]), axis=0)
         edges = np.concatenate([[ends[0] - 2.0], ends, [ends[-1] + 2.0]])
         widths = np.diff(edges)
         heights = np.where(widths > LEAST, gains(self.metric, stretches), -np.inf)
