@@ -134,16 +134,12 @@ def favoured_words(
 def plot_favoured_words(
     found: Mapping[str, Sequence[tuple[str, float]]],
     path: str | Path,
-    *,
-    published: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Draw the result of `favoured_words` as a PNG: a panel per word, a bar per value.
 
     Args:
         found: result of `favoured_words`.
         path: file to write.
-        published: dict of a word to the words that a paper reports for it. They are listed
-            below the panel, and bars of words among them have another colour.
 
     Example:
         >>> import tempfile
@@ -153,7 +149,7 @@ def plot_favoured_words(
         ...     analysis.plot_favoured_words(favoured, f"{folder}/words.png")
     """
     title = "Words favoured by the gate"
-    plots.plot_bars(found, path, title=title, axis="gate value", compared=published)
+    plots.plot_bars(found, path, title=title, axis="gate value")
 
 
 def _gate_of(model: LanguageModel) -> IOGate:

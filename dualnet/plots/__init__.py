@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import textwrap
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -103,33 +102,24 @@ def plot_bars(
     *,
     title: str,
     axis: str,
-    compared: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Draw panels of horizontal bars, each with its label and value, as a PNG.
 
     Args:
         panels: name to the `(label, value)` of each bar, from the top; values are from 0 to 1.
         axis: label of the values.
-        compared: name to the published labels of that panel. They are listed below it, and bars
-            with these labels are orange.
     """
-    compared = compared or {}
     most = max(map(len, panels.values()))
     figure, grid = _grid(len(panels), columns=3, width=3.6, height=0.3 * most + 1.2)
-    figure.suptitle(f"{title} (orange: also published)" if any(compared.values()) else title)
+    figure.suptitle(title)
     for (name, bars), axes in zip(panels.items(), grid):
-        published = compared.get(name, ())
         labels, values = zip(*bars)
-        colours = [f"C{int(label in published)}" for label in labels]
-        drawn = axes.barh(range(len(bars)), values, color=colours)
+        drawn = axes.barh(range(len(bars)), values)
         axes.bar_label(drawn, fmt="%.3f", padding=2, fontsize=8)
         axes.set_yticks(range(len(bars)), map(_short, labels))
         # The same bar width everywhere.
         axes.set(xlim=(0, 1.18), ylim=(most - 0.5, -0.5), xticks=[0, 0.5, 1], xlabel=axis)
         axes.set_title(_short(name), fontweight="bold")
-        if published:
-            listed = textwrap.fill(", ".join(map(_short, published)), 44)
-            axes.set_xlabel(f"{axis}\npublished: {listed}", fontsize=8)
     _save(figure, path)
 
 
