@@ -44,7 +44,7 @@ class ArgumentError(ValueError):
         self.argument = "" if message is None else argument
 
 
-def check_count(name: str, value: object, *, least: int) -> int:
+def check_count(name: str, value: object, *, least: int = 1) -> int:
     """Return `value` if it is an integer of at least `least`, else raise `ValueError`."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         raise ArgumentError(name, f"must be an integer of at least {least}.", **{name: value})

@@ -47,7 +47,7 @@ def choice(default: str | None, choices: Iterable[str], **option: Any) -> Any:
     return field(default, functools.partial(_checks.check_choice, choices=choices), **option)
 
 
-def count(default: object = dataclasses.MISSING, *, least: int = 0, **option: Any) -> Any:
+def count(default: object = dataclasses.MISSING, *, least: int = 1, **option: Any) -> Any:
     """Return a field that is an integer of at least `least`."""
     return field(default, functools.partial(_checks.check_count, least=least), **option)
 

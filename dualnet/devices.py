@@ -52,7 +52,7 @@ def data_parallel(devices: int | str = "all") -> RowParallel:
     """
     global _joined
     if devices != "all":
-        check_count("devices", devices, least=1)
+        check_count("devices", devices)
     if keras.config.backend() != "jax":
         received = f"Received: devices={devices!r} with the backend {keras.config.backend()!r}."
         way_out = "Set the environment variable KERAS_BACKEND=jax."

@@ -41,7 +41,7 @@ def check_top_k(name: str, value: object) -> None:
     if not isinstance(value, (list, tuple)):
         raise ArgumentError(name, f"must be a list of integers. Received: {name}={value!r}.")
     for k in value:
-        check_count(name, k, least=1)
+        check_count(name, k)
 
 
 class Measuring(Settings):

@@ -37,7 +37,7 @@ class ReadingCorpus(Dividing):
     vocabulary_size: int | None = count(None, least=2)
     """Read the text as words, as many as this with <eos> and <unk>; rarer ones are <unk>."""
 
-    min_count: int | None = count(None, least=1)
+    min_count: int | None = count(None)
     """Read the text as words; those that train has less often are <unk> (default: 2; 1 for a text
     whose rare words are <unk>)."""
 
@@ -73,7 +73,7 @@ class Reading(Scoring):
 
     group = "how to read"
 
-    sequence_length: int | None = count(None, least=1)
+    sequence_length: int | None = count(None)
     """int. Tokens per step, and per update; default by rule. None by sentence."""
 
     by_sentence: bool = False
@@ -95,15 +95,15 @@ class Evaluating(Measuring, Reading):
 
     group = "how to read"
 
-    batch_size: int = count(1, least=1)
+    batch_size: int = count(1)
     """int. Number of parallel streams that the text is read as: faster, but each starts from the
     zero state. Must be 1 by sentence and with a window."""
 
-    window: int | None = count(None, least=1)
+    window: int | None = count(None)
     """int, at least 1. Tokens after which the state is zeroed; by default it is carried over the
     whole text. Excludes `by_sentence`."""
 
-    mc_dropout_samples: int = count(0, flags=["--samples"], group="dropout samples")
+    mc_dropout_samples: int = field(0, flags=["--samples"], group="dropout samples")
     """int. Number of passes with dropout whose probabilities are averaged; 0 for one pass without.
     """
 
@@ -111,11 +111,11 @@ class Evaluating(Measuring, Reading):
     """float above 0, at most 1. With MC dropout, multiply the dropout rates of the model, its
     builder's arguments `..._dropout`, by it."""
 
-    seed: int = count(0, group="dropout samples")
+    seed: int = field(0, group="dropout samples")
     """int, at least 0. Random seed of the masks, which depend on it and the other arguments alone.
     """
 
-    sequence_length: int | None = count(None, least=1)
+    sequence_length: int | None = count(None)
     """int. Tokens per step; about 2048 / `batch_size` by default, and 70 with MC dropout. None by
     sentence and with a window."""
 
@@ -269,7 +269,7 @@ class DynamicEvaluatingArguments(AdaptationRuleArguments, ReadingArguments, tota
 class LearnerRule(AdaptationRule):
     """How a `Learner` learns from what it reads."""
 
-    sequence_length: int | None = count(None, least=1)
+    sequence_length: int | None = count(None)
     """int. Tokens per update; default by rule."""
 
     rule: str | None = choice(None, RULES)
@@ -347,7 +347,7 @@ class Looking(Scoring, AdaptingTexts):
 
     group = "learning while reading"
 
-    sequence_length: int | None = count(None, least=1, hidden=True)
+    sequence_length: int | None = count(None, hidden=True)
     """int. Tokens per update; default by rule."""
 
     adapt: bool = False
@@ -404,11 +404,11 @@ class Beaming(Settings):
 
     group = "beam search"
 
-    beam: int | None = count(None, least=1)
+    beam: int | None = count(None)
     """int, from 1 to the size of the vocabulary. Take the likeliest text that a beam search finds
     with so many hypotheses; 1 is greedy."""
 
-    n_best: int | None = count(None, least=1, flags=["--nbest", "--n-best"])
+    n_best: int | None = count(None, flags=["--nbest", "--n-best"])
     """int, from 1 to `beam`. Return so many of the likeliest texts."""
 
     length_normalization: float = field(0.0, metavar="A")
@@ -430,14 +430,14 @@ class Beaming(Settings):
 class Drawing(Beaming):
     """How prompts are continued: by words that are drawn, or with a beam by the likeliest."""
 
-    max_tokens: int = count(50, least=1)
+    max_tokens: int = count(50)
     """int, at least 1. Tokens to generate for each prompt."""
 
     temperature: float = field(1.0, metavar="T")
     """float, at least 0. Divide the logits by it: low values give likelier text. 0 is greedy: it
     takes the likeliest token; ties go to the lower id."""
 
-    top_k: int | None = count(None, least=1)
+    top_k: int | None = count(None)
     """int, at least 1. Draw from so many of the likeliest tokens (default: all)."""
 
     top_p: float | None = field(None, _checks.check_factor, metavar="P")
@@ -461,7 +461,7 @@ class Drawing(Beaming):
     """bool. Also take `<unk>`, like any other token, as in papers that take the argmax of all
     words."""
 
-    beam: int | None = count(None, least=1, group="beam search")
+    beam: int | None = count(None, group="beam search")
     """int, from 1 to the size of the vocabulary. Take the likeliest text that a beam search finds
     with so many hypotheses; 1 is greedy. Excludes `temperature`, `top_k`, `top_p`, `min_p`,
     `repetition_penalty` and `seed`."""
@@ -490,17 +490,17 @@ class DrawingArguments(TypedDict, total=False):
 class Translating(Beaming):
     """How texts are translated."""
 
-    beam: int = count(5, least=1)
+    beam: int = count(5)
     """int, from 1 to the number of target words. Hypotheses of the beam search; 1 is greedy."""
 
-    n_best: int = count(1, least=1, flags=["--nbest", "--n-best"])
+    n_best: int = count(1, flags=["--nbest", "--n-best"])
     """int, from 1 to `beam`. Return so many of the likeliest translations of each text."""
 
     length_normalization: float = field(1.0, metavar="A")
     """float, at least 0. Rank translations by log-probability divided by this power of their
     length."""
 
-    max_tokens: int | None = count(None, least=1)
+    max_tokens: int | None = count(None)
     """int, at least 1. Tokens of a translation at most, `<eos>` included. By default twice those of
     its source, and 10."""
 
@@ -541,7 +541,7 @@ class Exporting(Settings):
     (Hugging Face's). By default "onnx" if the path ends in .onnx, "litert" if in .tflite, else
     "saved_model"."""
 
-    max_tokens: int = count(1000, least=1, group="")
+    max_tokens: int = count(1000, group="")
     """int, at least 1. The most tokens that a request to `generate_text` or `translate` may ask
     for."""
 
@@ -563,7 +563,7 @@ class Exporting(Settings):
     clipnorm: float | None = positive(None)
     """float above 0. The default norm that each weight's gradient is clipped to."""
 
-    sequence_length: int | None = count(None, least=1)
+    sequence_length: int | None = count(None)
     """int. Tokens per step of `learn_text`."""
 
     needs = {"learn": ["learning_rate", "decay", "clipnorm", "sequence_length"]}

@@ -58,7 +58,7 @@ class WideLayer(Layer):
     columns: list[str] = field([])
     """Names of the columns."""
 
-    depth: int = count(1, least=1)
+    depth: int = count(1)
     """Of the stack."""
 
 

@@ -121,7 +121,7 @@ class Evaluate(Adapt, Evaluating, Pairs):
     dynamic: bool = field(False, group="learning while reading")
     """Dynamic evaluation: learn from each segment after scoring it, as `dualnet adapt`."""
 
-    beam: int | None = count(None, least=1, group="models that translate")
+    beam: int | None = count(None, group="models that translate")
     """Hypotheses of the beam search (default: 5)."""
 
     protocol: str | None = choice(None, PROTOCOLS, group="models that translate")

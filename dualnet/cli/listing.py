@@ -12,7 +12,7 @@ import numpy as np
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError, is_number
-from dualnet._fields import count, field
+from dualnet._fields import field
 from dualnet._files import check_output_file, read_json
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, number
@@ -373,7 +373,7 @@ class TrainTokenizer(Options, Dividing):
     kind: str = "bpe"
     """bpe (of bytes: no text is unknown), unigram, word-piece or characters."""
 
-    size: int | None = count(None)
+    size: int | None = None
     """Number of tokens; not for characters."""
 
     output: str = field(metavar="FILE")

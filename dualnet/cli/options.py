@@ -141,7 +141,7 @@ class ReadingPairs(Pairs, Reading):
     both, learnt from both: that of --tokenizer, else bpe:N, where N is that of the card for this
     corpus, else 4000)."""
 
-    max_tokens: int | None = count(None, least=1)
+    max_tokens: int | None = count(None)
     """Leave pairs with more tokens on a side out of train (default: 250)."""
 
     needs = {"pairs": ["source_tokenizer", "max_tokens"], "tokenizer": ["source_tokenizer"]}
@@ -182,13 +182,13 @@ class Resuming(OfCorpus, Setting):
     output: str = field(metavar="RUN")
     """Folder to write, new or empty."""
 
-    seed: int | None = count(None)
+    seed: int | None = None
     """Random seed of weights and dropout masks (default: that of the card, else 0)."""
 
     resume: bool = False
     """Go on in --output from the last checkpoint."""
 
-    checkpoint_steps: int = count(500, least=1)
+    checkpoint_steps: int = count(500)
     """Training steps between checkpoints within an epoch."""
 
     quiet: bool = False

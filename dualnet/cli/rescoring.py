@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dualnet._checks import ArgumentError
-from dualnet._fields import choice, count, field
+from dualnet._fields import choice, field
 from dualnet._files import written_beside
 from dualnet.cli.command import argument
 from dualnet.cli.console import Result, Table, printable, quietly
@@ -64,7 +64,7 @@ class Rescore(Setting, Rescoring):
     save_weights: str | None = field(None, check_file, metavar="FILE")
     """Write the weights of --tune, as TOML."""
 
-    seed: int | None = count(None)
+    seed: int | None = None
     """Random seed of --tune and of the intervals."""
 
     needs = {"tune": ["save_weights"]}

@@ -39,7 +39,7 @@ class Training(Resuming):
 
     group = "training"
 
-    epochs: int | None = count(None, least=1)
+    epochs: int | None = count(None)
     """Training epochs, not counting fine-tuning (default: as in the card)."""
 
     devices: str | int | None = field(None, metavar="N")
@@ -202,7 +202,7 @@ def _check_training(options: Training) -> None:
         if is_number(value) and name.endswith("_dropout"):
             check_rate(name, value)
         elif is_number(value) and name.endswith(("units", "_layers", "batch_size", "_length")):
-            check_count(name, value, least=1)
+            check_count(name, value)
     if not options.resume:
         check_new(Path(options.output), may_hold=EARLY_FILES)
     read_as = options.reading() if isinstance(options, Reading) else {}

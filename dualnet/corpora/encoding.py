@@ -70,7 +70,7 @@ class Settings(_fields.Settings):
     """The tokeniser of a corpus, see `corpora.load`."""
 
     vocabulary_size: int | None = count(None, least=2)
-    min_count: int | None = count(None, least=1)
+    min_count: int | None = count(None)
     vocabulary: Tokenizer | None = None
     tokenizer: str = "words"  # or "characters", "bytes", "bpe:8000"; unused with a vocabulary
 

@@ -108,7 +108,7 @@ class RecurrentCell(ConfiguredLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.units = _checks.check_count("units", units, least=1)
+        self.units = _checks.check_count("units", units)
         self.use_bias = use_bias
         self.input_dropout = _checks.check_rate("input_dropout", input_dropout)
         self.recurrent_dropout = _checks.check_rate("recurrent_dropout", recurrent_dropout)

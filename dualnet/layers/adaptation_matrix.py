@@ -40,7 +40,7 @@ class AdaptationMatrix(ConfiguredLayer):
 
     def __init__(self, rank=None, **kwargs):
         super().__init__(**kwargs)
-        self.rank = None if rank is None else check_count("rank", rank, least=1)
+        self.rank = None if rank is None else check_count("rank", rank)
 
     def build(self, input_shape):
         self.build_factors(input_shape[-1], input_shape[-1])

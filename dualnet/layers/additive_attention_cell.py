@@ -48,7 +48,7 @@ class AdditiveAttentionCell(AttentionCell):
 
     def __init__(self, cells, alignment_units, **kwargs):
         super().__init__(cells, **kwargs)
-        self.alignment_units = check_count("alignment_units", alignment_units, least=1)
+        self.alignment_units = check_count("alignment_units", alignment_units)
         self.output_size = None  # the context is as wide as the memory
 
     def build(self, input_shape, constants_shape=None):

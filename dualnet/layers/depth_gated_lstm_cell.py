@@ -119,14 +119,14 @@ class DepthGatedLSTMCell(RecurrentCell):
         if isinstance(units, (list, tuple)) and units and lower_units is None:
             *lower_units, units = units
         super().__init__(units, **kwargs)
-        self.depth = check_count("depth", depth, least=1)
+        self.depth = check_count("depth", depth)
         sizes = [self.units] * (depth - 1) if lower_units is None else list(lower_units)
         self.lower_units = None if lower_units is None else sizes
         if len(sizes) != depth - 1:
             required = f"must be one size, or one for each of the {depth} layers of `depth`."
             beside = f" With lower_units={sizes}." * isinstance(units_argument, int)
             raise ArgumentError("units", required, beside, units=units_argument)
-        self.layer_units = [*(check_count("units", size, least=1) for size in sizes), self.units]
+        self.layer_units = [*(check_count("units", size) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
         self.coupled = coupled
         self.depth_gated = depth_gated

@@ -107,9 +107,9 @@ class DOCOutput(TiedLayer, SeededLayer):
         **kwargs,
     ):
         super().__init__(tied_to=tied_to, seed=seed, **kwargs)
-        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
+        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size)
         self.experts = check_experts(experts)
-        self.latent_units = check_count("latent_units", latent_units, least=1)
+        self.latent_units = check_count("latent_units", latent_units)
         if tied_to is not None:
             check_tied_size("vocabulary_size", vocabulary_size, tied_to.input_dim, "rows")
             check_tied_size("latent_units", latent_units, tied_to.output_dim, "units")

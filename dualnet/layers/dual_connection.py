@@ -44,7 +44,7 @@ class DualConnection(ConfiguredLayer):
 
     def __init__(self, units, *, use_input=True, dual_l2=0.0, **kwargs):
         super().__init__(**kwargs)
-        self.units = check_count("units", units, least=1)
+        self.units = check_count("units", units)
         self.use_input = use_input
         self.dual_l2 = check_penalty("dual_l2", dual_l2)
 

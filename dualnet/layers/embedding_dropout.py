@@ -45,7 +45,7 @@ class EmbeddingDropout(SeededDropout):
 
     def __init__(self, rate, *, vocabulary_size, per_row=False, seed=None, **kwargs):
         super().__init__(rate, seed=seed, **kwargs)
-        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
+        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size)
         self.per_row = per_row
 
     def call(self, inputs, training=False):

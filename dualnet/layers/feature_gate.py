@@ -44,7 +44,7 @@ class FeatureGate(ConfiguredLayer):
 
     def __init__(self, vocabulary_size, *, initializer_range=0.05, **kwargs):
         super().__init__(autocast=False, **kwargs)  # Keras would cast the logits, too
-        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size, least=1)
+        self.vocabulary_size = check_count("vocabulary_size", vocabulary_size)
         self.initializer_range = check_penalty("initializer_range", initializer_range)
 
     def build(self, input_shape):

@@ -34,7 +34,7 @@ class FirstState(ConfiguredLayer):
 
     def __init__(self, sizes, *, learned=False, **kwargs):
         super().__init__(**kwargs)
-        self.sizes = [check_count("sizes", size, least=1) for size in sizes]
+        self.sizes = [check_count("sizes", size) for size in sizes]
         self.learned = learned
 
     def build(self, input_shape):

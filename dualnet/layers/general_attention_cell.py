@@ -46,7 +46,7 @@ class GeneralAttentionCell(AttentionCell):
 
     def __init__(self, cells, units, **kwargs):
         super().__init__(cells, **kwargs)
-        self.units = check_count("units", units, least=1)
+        self.units = check_count("units", units)
         self.level_sizes = [*self.level_sizes, self.units]
         self.state_size = [self.units, *self.state_size]
         self.output_size = sum(self.level_sizes)

@@ -66,7 +66,7 @@ class IOGate(FeatureGate):
         self, vocabulary_size, units=300, *, dropout=0.0, use_hidden=False, seed=None, **kwargs
     ):
         super().__init__(vocabulary_size, **kwargs)
-        self.units = check_count("units", units, least=1)
+        self.units = check_count("units", units)
         self.dropout = check_rate("dropout", dropout)
         self.use_hidden = use_hidden
         self.names = ("tokens", "hidden") if self.use_hidden else ("tokens",)

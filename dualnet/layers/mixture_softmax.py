@@ -47,7 +47,7 @@ class MixtureSoftmax(DOCOutput):
     def __init__(
         self, vocabulary_size, experts, latent_units, *, latent_dropout_per_expert=True, **kwargs
     ):
-        experts = [check_count("experts", experts, least=1)]
+        experts = [check_count("experts", experts)]
         kwargs["latent_dropout_per_expert"] = latent_dropout_per_expert
         super().__init__(vocabulary_size, experts, latent_units, **kwargs)
 

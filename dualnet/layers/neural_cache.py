@@ -74,7 +74,7 @@ class NeuralCache(ConfiguredLayer):
 
     def __init__(self, size, *, weight=WEIGHT, scale=SCALE, start=STARTS[0], **kwargs):
         super().__init__(autocast=False, **kwargs)  # bfloat16 would change the ids
-        self.size = check_count("size", size, least=1)
+        self.size = check_count("size", size)
         self.weight = check_fraction("weight", weight)
         self.scale = check_penalty("scale", scale)
         self.start = check_choice("start", start, STARTS)

@@ -60,7 +60,7 @@ class OutputProjection(TiedLayer):
             message = "or `tied_to` must be given. Received: None for both."
             raise ArgumentError("vocabulary_size", message)
         size = tied_to.input_dim if vocabulary_size is None else vocabulary_size
-        self.vocabulary_size = check_count("vocabulary_size", size, least=1)
+        self.vocabulary_size = check_count("vocabulary_size", size)
         if tied_to is not None:
             check_tied_size("vocabulary_size", size, tied_to.input_dim, "rows")
         self.use_bias = use_bias

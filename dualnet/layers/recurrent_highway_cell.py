@@ -62,7 +62,7 @@ class RecurrentHighwayCell(RecurrentCell):
 
     def __init__(self, units, *, depth=1, transform_bias=-2.0, gate_reads="state", **kwargs):
         super().__init__(units, **kwargs)
-        self.depth = check_count("depth", depth, least=1)
+        self.depth = check_count("depth", depth)
         self.transform_bias = check_finite("transform_bias", transform_bias)
         self.gate_reads = check_choice("gate_reads", gate_reads, READS)
 

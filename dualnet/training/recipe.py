@@ -91,20 +91,20 @@ class Recipe(Settings):
     in a new order each epoch, padded on the left, each from the zero state, in evaluation too; or
     "pairs", of a corpus of `load_pairs`, those of similar length together."""
 
-    batch_size: int = count(32, least=1)
+    batch_size: int = count(32)
     """int. Number of parallel streams, of sentences, or at most of pairs."""
 
-    tokens_per_batch: int = count(0)
+    tokens_per_batch: int = 0
     """int. For pairs, the most positions of source and target that a batch has, padding included; 0
     for no limit."""
 
-    sequence_length: int = count(25, least=1)
+    sequence_length: int = count(25)
     """int. For streams, the tokens between two updates and the reach of back-propagation."""
 
     length_deviation: float = 0.0
     """float. Above 0, segments have random lengths, see `TokenBatches`."""
 
-    longest_length: int = count(0)
+    longest_length: int = 0
     """int. Maximum random length; 0 for no limit."""
 
     partial_shuffle: bool = False
@@ -116,10 +116,10 @@ class Recipe(Settings):
     al., 2018, https://arxiv.org/abs/1707.05589, in their code). Without it, training in one pass
     begins each stream only once."""
 
-    epochs: int = count(100, least=1)
+    epochs: int = count(100)
     """int. Passes over the training text, not counting fine-tuning."""
 
-    hold_epochs: int = count(0)
+    hold_epochs: int = 0
     """int. Epochs before the learning rate decays."""
 
     decay: float = field(1.0, check_factor)
@@ -146,10 +146,10 @@ class Recipe(Settings):
     While the plain weights are better, it keeps those. `metrics.csv` has the perplexities of all
     three, and the RUN the best weights without averaging, too, as `plain.weights.h5`."""
 
-    average_interval: int = count(5, least=1)
+    average_interval: int = count(5)
     """int, at least 1."""
 
-    average_from: int = count(0)
+    average_from: int = 0
     """int. Epoch, from 1, in which averaging starts at the latest; 0 for no such limit."""
 
     finetune: str = choice("none", ("none", "once", "until_no_gain"))
@@ -159,7 +159,7 @@ class Recipe(Settings):
     the `average_interval` right before it. "until_no_gain" adds rounds until one does not lower the
     best validation perplexity. Needs `averaging="asgd"`."""
 
-    finetune_epochs: int = count(0)
+    finetune_epochs: int = 0
     """int. Maximum epochs per round; 0 for as many as `epochs`."""
 
     finetune_learning_rate: float = 0.0
@@ -169,7 +169,7 @@ class Recipe(Settings):
     """float, at least 0 and below 1. Share of the training loss that is the mean of -log p over all
     words, instead of the target alone (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567)."""
 
-    dropout_samples: int = count(1, least=1)
+    dropout_samples: int = count(1)
     """int, at least 1. Each step reads its batch so many times, with masks and states of their own,
     and trains -log of the mean of the probabilities of each word (Melis, 2022,
     https://arxiv.org/abs/2211.01848). `embedding_dropout` and `weight_dropout` draw once for all
@@ -185,7 +185,7 @@ class Recipe(Settings):
     (Melis, 2022). The epochs since then are dropped. After 20 restarts it stops. The limit, and
     when an epoch has diverged, are our choice."""
 
-    patience: int = count(0)
+    patience: int = 0
     """int. Training ends after so many epochs in a row without a new best validation result; 0 for
     never."""
 

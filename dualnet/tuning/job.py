@@ -11,7 +11,7 @@ import numpy as np
 import tomli_w
 
 from dualnet._checks import ArgumentError, did_you_mean, whole_number
-from dualnet._fields import Settings, choice, count, positive
+from dualnet._fields import Settings, choice, count, field, positive
 from dualnet.cards import SIZES
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Job(Settings):
     ours: tuple[str, ...] = ()
     tuner: str = choice("random", TUNERS)
     tuner_options: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    max_trials: int | None = count(100, least=1)
+    max_trials: int | None = count(100)
     max_hours: float | None = positive(None)
     max_hours_per_trial: float | None = positive(None)
     parameters: int | None = None
@@ -308,7 +308,7 @@ class Searching(Settings):
 
     group = "limits"
 
-    max_trials: int | None = count(None, least=1)
+    max_trials: int | None = count(None)
     """int. Number of trials; "hyperband" sets its own (default: as in the job)."""
 
     max_hours: float | None = positive(None, metavar="H")
@@ -319,16 +319,16 @@ class Searching(Settings):
     """float. Stop a trial after so many hours and keep its result so far (default: as in the job).
     """
 
-    workers: int = count(1, least=1)
+    workers: int = count(1)
     """int. Number of trials at a time on this machine."""
 
     tuner: str | None = choice(None, TUNERS, group="search")
     """random, bayesian, hyperband or grid (default: as in the job)."""
 
-    seed: int | None = count(None, group="search")
+    seed: int | None = field(None, group="search")
     """int. Seed of the search and of each trial (default: as in the job)."""
 
-    checkpoint_steps: int = count(500, least=1, group="search")
+    checkpoint_steps: int = count(500, group="search")
     """int. Steps between two checkpoints of a training."""
 
 
