@@ -9,7 +9,14 @@ from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, quietly
-from dualnet.cli.options import OfCorpus, check_corpus, check_file, corpus_of, open_language_model
+from dualnet.cli.options import (
+    OfCorpus,
+    OfRuns,
+    check_corpus,
+    check_file,
+    corpus_of,
+    open_language_model,
+)
 from dualnet.corpora import SPLITS
 from dualnet.runs import Run
 
@@ -24,11 +31,8 @@ class Plotting(Options):
     """Plot the result into this file."""
 
 
-class Curves(Plotting):
+class Curves(Plotting, OfRuns):
     """Options of `analyse curves`."""
-
-    run_folders: list[str] = argument(nargs="+", metavar="RUN")
-    """RUN folders of trained models, or names of shipped ones."""
 
 
 class Experts(Plotting, OfCorpus):
