@@ -717,7 +717,7 @@ def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
 # --- bad input
 
 EARLY, LATE = commands.REFUSED["early"], commands.REFUSED["late"]
-LATE["score {run} --text 'the \udcff'"] = "`--text` must be UTF-8"  # which TOML cannot hold
+LATE["score {run} --text 'the \udcff'"] = "`--text` must be text that"  # which TOML cannot hold
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Options that several commands share, and the checks of the files that they name."""
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from dualnet.corpora.corpus import choose_tokenizer, locate
 from dualnet.corpora.records import Records
 from dualnet.requests import ReadingCorpus
 from dualnet.runs import Run
+from dualnet.text.plain_text import check_text
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -62,17 +62,13 @@ class Texts(Options):
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
     """Text to read; repeatable."""
 
+    excludes = {"texts": ["file"]}
+
     def records(self, *, may_be_empty: bool = False) -> Records:
         """Return the texts that are given, or the lines of FILE or standard input with newlines."""
         option = self.flag("texts")
         if self.texts is not None:
-            if self.file is not None:
-                required = "and FILE cannot be combined."
-                raise ArgumentError(option, f"{required} Received: FILE={self.file}.")
-            for text in self.texts:
-                if re.search("[\ud800-\udfff]", text):
-                    raise ArgumentError(option, f"must be UTF-8. Received: {text!a}.")
-            return Records.of_texts(self.texts, option)
+            return Records.of_texts([check_text(option, text) for text in self.texts], option)
         if self.file in (None, "-") and sys.stdin.isatty():
             print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
         hint = f" For a text itself, use {option}."
