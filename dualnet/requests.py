@@ -390,12 +390,6 @@ class RescoringArguments(AdaptingTextsArguments, total=False):
     missing: str
 
 
-def check_reading(text: str) -> None:
-    """Raise `ValueError` unless `text`, of `dualnet.look`, holds more than white space."""
-    if not text.strip():
-        raise ArgumentError("text", f"must hold at least one word. Received: {text[:20]!r}.")
-
-
 # --- generated text: drawn, or the likeliest
 
 

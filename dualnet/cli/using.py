@@ -28,7 +28,6 @@ from dualnet.requests import (
     Exporting,
     Looking,
     Translating,
-    check_reading,
 )
 from dualnet.runs import Run
 from dualnet.runs.shipped import list_shipped, shipped_of_english
@@ -76,7 +75,6 @@ def look(options: Look) -> Result:
             required = "must not be a file that is read."
             raise ArgumentError("--output", f"{required} Received: {options.output!r}.")
     text = ("\n" if options.texts else "").join(options.lines())
-    check_reading(text)
     looking = quietly("dualnet.looking")
     settings = Looking.fields_of(options.changed())
     page = looking.look([str(run.path) for run in runs], text, **settings)
@@ -239,17 +237,10 @@ def translate(options: Translate) -> Result | None:
     """
     texts = [line.removesuffix("\n") for line in options.lines(may_be_empty=True)]
     runs = [Run.open(folder) for folder in (options.run_folder, *options.ensemble)]
-    for run in runs:
-        if run.is_folder and not run.translates:
-            received = f"Received: {str(run.path)!r}, of a language model. Use `dualnet generate`."
-            raise ArgumentError("RUN", f"must be of a model that translates. {received}")
     if options.plot is not None:
         _check_plot(Path(options.plot), texts)
     generation = quietly("dualnet.generation")
-    from dualnet.evaluation.arguments import check_translators
-
     models = [run.model() for run in runs]
-    check_translators(models)  # also those of .keras files
     settings = Translating.fields_of(options.arguments())
     if not (options.json or options.output or options.plot):  # text is shown as it is found
         for first in range(0, len(texts), LINES):

@@ -18,7 +18,7 @@ from dualnet.builders import LanguageModel
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.evaluation.words import words_of
 from dualnet.looking.reading import Reading, read
-from dualnet.requests import DynamicEvaluating, Looking, LookingArguments, check_reading
+from dualnet.requests import DynamicEvaluating, Looking, LookingArguments
 from dualnet.runs import Run
 from dualnet.runs.shipped import shipped_of_english
 from dualnet.text import UNK, Tokenizer
@@ -117,7 +117,8 @@ def look(
         raise ArgumentError("text", required)
     request = Looking.of(settings)
     request.check_adapts(statistics=statistics)
-    check_reading(text)
+    if not text.strip():
+        raise ArgumentError("text", f"must hold at least one word. Received: {text[:20]!r}.")
     check_text("text", text)
     runs = {  # opened before the first model is loaded
         name: Run.open(model) if isinstance(model, (str, os.PathLike)) else model
