@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -64,7 +65,10 @@ def hidden_stderr() -> Iterator[None]:
 
 
 def progress_bar(*, show: bool, auto_refresh: bool = True) -> "Progress":
-    """Return a bar on standard error, of tasks with a description and the field `figures`."""
+    """Return a bar of tasks with a description and the field `figures`, on a terminal alone.
+
+    It is written to standard error.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
@@ -77,6 +81,6 @@ def progress_bar(*, show: bool, auto_refresh: bool = True) -> "Progress":
         console=Console(stderr=True, force_jupyter=False),
         auto_refresh=auto_refresh,
         transient=True,
-        disable=not show,
+        disable=not show or sys.stderr is None or not sys.stderr.isatty(),
         redirect_stdout=False,  # else it would end up on standard error
     )

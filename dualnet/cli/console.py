@@ -1,12 +1,11 @@
 """Console helpers: results as text or JSON, tables, and silence while a backend starts."""
 
-import contextlib
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -132,15 +131,3 @@ def silence() -> AbstractContextManager[None]:
     """Hide standard error; show it if an exception is raised."""
     sys.stderr.flush()
     return _contexts.hidden_stderr()
-
-
-@contextlib.contextmanager
-def progress_bar(total: int | None, *, show: bool) -> Iterator[Callable[[int, str], None]]:
-    """Yield a function that says how much of `total` is done, and figures, on standard error.
-
-    Nothing is shown unless `show` and standard error is a terminal.
-    """
-    show = show and sys.stderr is not None and sys.stderr.isatty()
-    with _contexts.progress_bar(show=show) as bar:
-        task = bar.add_task("", total=total, figures="")
-        yield lambda done, figures: bar.update(task, completed=done, figures=figures)

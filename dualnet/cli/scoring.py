@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import ArgumentError
+from dualnet._contexts import progress_bar
 from dualnet._fields import choice, field
 from dualnet._files import check_output_file
 from dualnet.cli import console
@@ -188,16 +189,14 @@ def _rows(
 
 
 def _scored(
-    options: Streaming,
-    records: Records,
-    scorer: "Scorer",
-    after: int = 0,
+    options: Streaming, records: Records, scorer: "Scorer", after: int = 0
 ) -> Iterator[tuple[Block, list[Row]]]:
     """Yield each block of records and its rows."""
     shows = options.output is not None or not sys.stdout.isatty()
     began, before = time.perf_counter(), scorer.tokens
     total = records.size if shows and not records.packed else None
-    with console.progress_bar(total, show=shows) as show:
+    with progress_bar(show=shows) as bar:
+        task = bar.add_task("", total=total, figures="")
         for block in records.blocks(options.part(), after=after):
             try:
                 rows = scorer.rows([*map(options.read, block.lines)], block.first)
@@ -207,7 +206,8 @@ def _scored(
                 raise
             yield block, rows
             rate = (scorer.tokens - before) / (time.perf_counter() - began)
-            show(block.lines[0].start, f"{rate:,.0f} tokens/s")
+            done = block.lines[0].start
+            bar.update(task, completed=done, figures=f"{rate:,.0f} tokens/s")
 
 
 def _culprit(scorer: "Scorer", block: Block) -> str:

@@ -24,7 +24,7 @@ class Display:
     def __init__(self, rows: Callable[[], list[Row]], total: int | None, *, show: bool) -> None:
         self.rows = rows
         self.show = show and sys.stderr is not None
-        self.bar = progress_bar(show=self.show and sys.stderr.isatty())
+        self.bar = progress_bar(show=self.show)
         self.task = self.bar.add_task("trials", total=total, figures="")
         self.shown = {row.trial for row in rows() if row.has_ended}
         self.updated = -math.inf
