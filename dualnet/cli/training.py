@@ -146,14 +146,15 @@ def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:
     Pairs have the tokenisers of the RUN to go on from, if there is one. By default, those that
     `card` lists have as many tokens as it says.
     """
-    folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "").resolve()
+    folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "")
     if options.pairs is None:
         if options.corpus is None and not options.resume:
             message = "must be given, or --pairs for a model that translates. Received: none."
             raise ArgumentError("--corpus", message)
         return options.corpus or Run.open_folder(folder).corpus()
     settings = {"tokenizer": options.asked_tokenizers()}
-    start = folder if options.resume else options.weights or options.name
+    # Resolved, for a folder with the name of a model of the zoo.
+    start = folder.resolve() if options.resume else options.weights or options.name
     run = Run.open_folder(start) if card_of_run(start) else None
     name = options.card_for or Path(options.pairs).resolve().name
     is_open = options.resume or settings["tokenizer"] is None
