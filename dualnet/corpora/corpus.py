@@ -92,8 +92,13 @@ class Corpus:
         """
         from dualnet.corpora.token_batches import TokenBatches  # here: it needs Keras
 
-        settings |= {"vocabulary": self.vocabulary, "batch_size": batch_size}
-        return TokenBatches(self.split(split), sequence_length=sequence_length, **settings)
+        return TokenBatches(
+            self.split(split),
+            vocabulary=self.vocabulary,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            **settings,
+        )
 
     def sentence_batches(
         self, split: str, *, batch_size: int, **settings: Any
@@ -109,8 +114,9 @@ class Corpus:
         """
         from dualnet.corpora.sentence_batches import SentenceBatches  # here: it needs Keras
 
-        settings |= {"vocabulary": self.vocabulary, "batch_size": batch_size}
-        return SentenceBatches(self.split(split), **settings)
+        return SentenceBatches(
+            self.split(split), vocabulary=self.vocabulary, batch_size=batch_size, **settings
+        )
 
 
 def load(

@@ -216,17 +216,26 @@ def _data(
 
     The names of units stand once, in `names`; all else refers to them by id.
     """
-    columns = [reading.columns for of in readings.values() for reading in of]
-    named = [c[name].ravel() for c in columns for name in NAMED if name in c]
     eos_id = tokenizer.require_eos()
-    used = np.unique(np.concatenate([ids, *named, [eos_id]]))
+    used = {eos_id, *ids.tolist()}
+    records = []
+    for number, of in enumerate(readings.values()):
+        for kind, reading in zip(KINDS, of):
+            columns = {
+                name: [finite(round(x, DIGITS.get(name, 0))) for x in column.ravel().tolist()]
+                for name, column in reading.columns.items()
+            }
+            about = {"model": number, "kind": kind, "segment": reading.segment}
+            records.append({**about, "perplexity": finite(reading.perplexity), **columns})
+            used.update(*(columns.get(name, ()) for name in NAMED))
     pieces, gaps, end = [], [], 0
     for start, stop in offsets.tolist():
-        gaps.append(text[end : max(start, end)])
-        pieces.append(text[max(start, end) : stop])
+        start = max(start, end)
+        gaps.append(text[end:start])
+        pieces.append(text[start:stop])
         end = max(end, stop)
     return {
-        "names": {i: tokenizer.words[i] for i in used.tolist()},
+        "names": {i: tokenizer.words[i] for i in sorted(used)},
         "ids": ids.tolist(),
         "eos": eos_id,  # before the first unit, too
         "unknown": tokenizer.unk_id,
@@ -235,20 +244,7 @@ def _data(
         "after": text[end:],
         "models": list(readings),
         "levels": {name: starts.tolist() for name, starts in _levels(text, tokenizer, ids).items()},
-        "readings": [
-            {
-                "model": number,
-                "kind": kind,
-                "segment": reading.segment,
-                "perplexity": finite(reading.perplexity),
-                **{
-                    name: [finite(round(x, DIGITS.get(name, 0))) for x in column.ravel().tolist()]
-                    for name, column in reading.columns.items()
-                },
-            }
-            for number, of in enumerate(readings.values())
-            for kind, reading in zip(KINDS, of)
-        ],
+        "readings": records,
     }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import write_whole
 from dualnet.text.plain_text import END, ENDS, EOS, UNK
-from dualnet.text.tokenizer import Tokenizer
+from dualnet.text.tokenizer import Span, Tokenizer
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
 READABLE = "The text must be one that the tokeniser can read"
@@ -66,7 +66,7 @@ class LibraryTokenizer(Tokenizer):
         size, ids = tokenizer.get_vocab_size(), sorted(tokenizer.get_vocab().values())
         if ids != [*range(size)]:
             required = "must give each token an id of its own, from 0 on without gaps."
-            received = f"Received: {size} tokens, {len({*ids})} different ids up to {max(ids)}."
+            received = f"Received: {size} tokens with ids up to {max(ids)}."
             raise ArgumentError("tokenizer", f"{required} {received}")
         for token in self._added.values() if self._byte_level else ():
             text = token["content"]
@@ -195,10 +195,10 @@ class LibraryTokenizer(Tokenizer):
         ids = [i for encoding in encodings for i in (*encoding.ids, self.eos_id)]
         return np.array(ids[:-1], "int32")
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+    def _spans(self, text: str) -> Iterable[Span]:
         with library_errors(READABLE):
             encoding = self._library.encode(text, add_special_tokens=False)
-        return ((token, *span) for token, span in zip(encoding.ids, encoding.offsets))
+        return zip(encoding.ids, encoding.offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
@@ -299,10 +299,10 @@ class ByteTokenizer(Tokenizer):
         ids[ids == MARK] = BYTE_EOS
         return ids
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+    def _spans(self, text: str) -> Iterable[Span]:
         for i, character in enumerate(text):
             for byte in character.encode():
-                yield byte, i, i + 1
+                yield byte, (i, i + 1)
 
     def save(self, path: StrPath) -> None:
         """Write a `tokenizer.json` of Hugging Face's `tokenizers` with the same ids."""

@@ -3,7 +3,7 @@
 import base64
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from dualnet._checks import StrPath, extra
 from dualnet._files import write_whole
 from dualnet.text.library_tokenizer import END_NAMES, READABLE, library_errors
 from dualnet.text.plain_text import END, ENDS, EOS, UNK
-from dualnet.text.tokenizer import Tokenizer
+from dualnet.text.tokenizer import Span, Tokenizer
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,10 +114,10 @@ class SentencePieceTokenizer(Tokenizer):
         ids = [i for document in documents for i in (*document, self.eos_id)]
         return np.array(ids[:-1], "int32")
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
+    def _spans(self, text: str) -> Iterable[Span]:
         with library_errors(READABLE):
             encoding = self._library.encode(text, return_type="offset_mapping")
-        return ((token, *span) for token, span in zip(encoding["ids"], encoding["offsets"]))
+        return zip(encoding["ids"], encoding["offsets"])
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""

@@ -14,6 +14,7 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet.text.plain_text import DOCUMENTS, ENDS, EOS, UNK, check_text, documents_of, marked
 
+Span = tuple[int, tuple[int, int]]  # an id, and the characters that it stands for
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
 
 
@@ -126,8 +127,8 @@ class Tokenizer(abc.ABC):
         """Return the ids of `text`, in which `END` marks the end of a document."""
 
     @abc.abstractmethod
-    def _spans(self, text: str) -> Iterable[tuple[int, int, int]]:
-        """Return the id, start and end of each token of a document, in characters."""
+    def _spans(self, text: str) -> Iterable[Span]:
+        """Return the id of each token of a document, and where it begins and ends."""
 
     @abc.abstractmethod
     def save(self, path: StrPath) -> None:
@@ -157,7 +158,7 @@ class Tokenizer(abc.ABC):
             places: Sequence[int] = range(begin, first + 1)
             if len(lower) != len(document):  # some letters have a lower case of several characters
                 places = [place for place, c in zip(places, document) for _ in c.lower()] + [first]
-            spans += ((i, places[start], places[end]) for i, start, end in self._spans(lower))
+            spans += ((i, places[start], places[end]) for i, (start, end) in self._spans(lower))
             if last > first:
                 spans.append((self.require_eos(), first, last))
         columns = np.array(spans, "int64").reshape(-1, 3)

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -15,7 +15,7 @@ from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import write_whole
 from dualnet.text.files import blocks
 from dualnet.text.plain_text import END, ENDS, EOS, UNK, check_text, words_of
-from dualnet.text.tokenizer import Tokenizer
+from dualnet.text.tokenizer import Span, Tokenizer
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,8 +66,8 @@ class Vocabulary(Tokenizer):
     def encode_marked(self, text: str) -> np.ndarray:
         return self.encode_words(words_of(text))
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int, int]]:
-        return ((self.id(found[0]), *found.span()) for found in re.finditer(r"\S+", text))
+    def _spans(self, text: str) -> Iterable[Span]:
+        return ((self.id(word[0]), word.span()) for word in re.finditer(r"\S+", text))
 
     def encode_words(self, words: list[str]) -> np.ndarray:
         """Return the ids of `words`, `<eos>` among them: int32 `(num_tokens,)`."""
