@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sys
 import time
 from pathlib import Path
 from unittest import mock
@@ -13,10 +12,9 @@ import dualnet
 from dualnet import _files, tuning, zoo
 from dualnet._data import folder as data_folder
 from dualnet.tuning import load_job, search_run, trial, trial_process
-from dualnet.tuning.display import Display
 from dualnet.tuning.engine import oracles
-from dualnet.tuning.report import Row
-from tests.checks import UNTRACED, Terminal, once
+from dualnet.tuning.report import Display, Row
+from tests.checks import UNTRACED, once
 from tests.searches import epochs_of, history_of, in_this_process, rows, write_job
 
 pytestmark = [*UNTRACED, once, pytest.mark.slow]
@@ -250,40 +248,27 @@ def made_up():
 def test_each_trial_that_ends_is_told_once_unless_quiet(capsys):
     trials = made_up()
     later = trials.pop()
-    with Display(lambda: trials, 10, show=True) as display:
-        display.update(at_once=True)
-        assert capsys.readouterr().err == "", "they had ended before"
-        trials.append(later)
-        display.update(at_once=True)
-        display.update(at_once=True)
+    display = Display(trials, show=True)
+    display.update(trials)
+    assert capsys.readouterr().err == "", "they had ended before"
+    trials.append(later)
+    display.update(trials)
+    display.update(trials)
     (line,) = capsys.readouterr().err.splitlines()
     result = "trial 3 has validation perplexity 8.25 (2.126 bits per byte)."
     assert line.startswith(f"{result}  2 completed, 1 running, 1 failed, best 8.25 (trial 3)")
-    trials.clear()
-    with Display(lambda: trials, None, show=False) as display:
-        trials += made_up()
-        display.update(at_once=True)
-        display.say("Here.")
+    Display([], show=True).update(made_up())
+    shown = capsys.readouterr().err
+    assert ", pruned." in shown and "trial 1 failed: `batch` must fit." in shown
+    display = Display([], show=False)
+    display.update(made_up())
+    display.say("Here.")
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_search_without_standard_error_shows_nothing(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr", None)
-    with Display(made_up, 10, show=True) as display:
-        display.update(at_once=True)
-        display.say("Here.")
+    display = Display([], show=True)
+    display.update(made_up())
+    display.say("Here.")
     assert capsys.readouterr().out == ""
-
-
-def test_a_terminal_gets_a_bar_and_the_trials_that_end(monkeypatch):
-    monkeypatch.setattr("sys.stderr", Terminal())
-    for name, value in {"TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}.items():
-        monkeypatch.setenv(name, value)
-    trials = []
-    with Display(lambda: trials, 10, show=True) as display:
-        trials += made_up()
-        display.update(at_once=True)
-        display.say("Waiting [here].")
-    shown = sys.stderr.getvalue()
-    for text in ("Waiting [here].", "pruned", "failed: `batch` must fit.", "best 8.25", "30%"):
-        assert text in shown

@@ -13,8 +13,7 @@ from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, comparison, number, silence
 from dualnet.cli.options import Reading, Resuming, check_corpus, open_language_model
 from dualnet.runs.folder import RESULTS
-from dualnet.tuning.job import CORPUS, JOB, Searching
-from dualnet.tuning.loading import list_jobs, load_job, text_of
+from dualnet.tuning.job import CORPUS, JOB, Searching, list_jobs, load_job, text_of
 
 
 class Jobs(Options):

@@ -1,16 +1,15 @@
 """Searches for settings: `search` runs a job of `tuning/`, or one of your own, with KerasTuner.
 
-`job` says what is searched, and `loading` reads it from a file; `search_run` begins or resumes a
-search, and runs it to its end; its processes share `search_folder`; `trial` is one of its trials,
-done by `trial_process`; `report` is what it leaves, and `display` what it shows. `engine/` stands
-in for KerasTuner's gaps: oracles, tuner, processes, chief.
+`job` says what is searched; `search_run` begins or resumes a search, and runs it to its end; its
+processes share `search_folder`; `trial` is one of its trials, done by `trial_process`; `report` is
+what it leaves and shows. `engine/` stands in for KerasTuner's gaps: oracles, tuner, processes,
+chief.
 """
 
 from typing import TYPE_CHECKING
 
 from dualnet._checks import extra
-from dualnet.tuning.job import Job
-from dualnet.tuning.loading import list_jobs, load_job
+from dualnet.tuning.job import Job, list_jobs, load_job
 
 if TYPE_CHECKING:
     from dualnet.tuning.hypermodel import HyperModel as HyperModel

@@ -16,11 +16,16 @@ from dualnet.training.start import compiled_model, fit_to_corpus
 from dualnet.tuning.budget import solved
 from dualnet.tuning.job import Job
 
-# What a plain `fit` cannot do, with the values that turn it off.
+# Settings of a recipe that a plain `fit` leaves out.
 BEYOND_FIT = {
-    "averaging": "none", "finetune": "none", "length_deviation": 0.0, "linear_decay": False,
-    "drop_state_probability": 0.0, "on_divergence": "stop", "patience": 0,
-}  # fmt: skip
+    "averaging",
+    "finetune",
+    "length_deviation",
+    "linear_decay",
+    "drop_state_probability",
+    "on_divergence",
+    "patience",
+}
 
 
 class HyperModel(keras_tuner.HyperModel):
@@ -52,8 +57,7 @@ class HyperModel(keras_tuner.HyperModel):
 
     def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
         if job.kind != "training":
-            received = f"{job.kind!r}. Use dualnet.tuning.search"
-            raise ArgumentError("job", f"must be of the kind 'training'. Received: {received}.")
+            raise ArgumentError("job", "must be of the kind 'training'.", kind=job.kind)
         self.job = job
         self.corpus = corpus
         self.card = card or card_for(job.model, corpus)
@@ -67,11 +71,10 @@ class HyperModel(keras_tuner.HyperModel):
         """Return the compiled model for `hp`; the same values give the same weights."""
         self.declare_hyperparameters(hp)
         card, recipe = self._trial(hp)
-        for key, plain in BEYOND_FIT.items():
-            if getattr(recipe, key) != plain:
-                message = f"must be {plain!r} if KerasTuner trains the model with a plain `fit`."
-                received = {key: getattr(recipe, key)}
-                raise ArgumentError(key, message, " Use dualnet.tuning.search.", **received)
+        for key in BEYOND_FIT & recipe.changed().keys():
+            default = getattr(Recipe, key)
+            message = f"must be {default!r} if KerasTuner trains the model with a plain `fit`."
+            recipe.refuse(key, message, way_out=" Use dualnet.tuning.search.")
         keras.utils.set_random_seed(self.job.seed)
         return compiled_model(card, recipe, self.corpus)
 
@@ -83,17 +86,16 @@ class HyperModel(keras_tuner.HyperModel):
         if not args and "x" not in kwargs:
             kwargs["x"] = batches_of(self.corpus, "train", recipe, seed=self.job.seed)
             kwargs.setdefault("validation_data", batches_of(self.corpus, "valid", recipe))
-        history = keras.callbacks.History()
 
         def planned(epoch: int, rate: float) -> float:
-            past = history.history.get("val_perplexity", [])
+            past = model.history.history.get("val_perplexity", [])
             # Epochs skipped by `initial_epoch` count as improved.
             past = [*(1e300 / 2**i for i in range(epoch - len(past))), *past]
             next_epoch = plan(recipe, [{"phase": TRAIN, "val_perplexity": x} for x in past])
             return next_epoch.learning_rate if next_epoch else rate  # None past the last epoch
 
         schedule = keras.callbacks.LearningRateScheduler(planned)
-        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), history, schedule]
+        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), schedule]
         return model.fit(*args, **{"epochs": recipe.epochs, **kwargs})
 
     def _trial(self, hp: keras_tuner.HyperParameters) -> tuple[zoo.Card, Recipe]:

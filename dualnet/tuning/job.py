@@ -1,17 +1,24 @@
-"""A search as data: its space, how it is searched, and within which limits."""
+"""A search as data: its space, how it is searched, and within which limits; read from a file."""
 
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
+import os
+import tomllib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import tomli_w
 
-from dualnet._checks import ArgumentError, did_you_mean, whole_number
+from dualnet import zoo
+from dualnet._checks import ArgumentError, StrPath, did_you_mean, whole_number
+from dualnet._data import folder, list_tables
 from dualnet._fields import Settings, choice, count, field, positive
+from dualnet._toml import read_toml
 from dualnet.cards import SIZES
 
 if TYPE_CHECKING:
@@ -149,12 +156,13 @@ class Job(Settings):
         tuner: "random", "bayesian", "hyperband" or "grid". The trainings of Hyperband go on from
             round to round, without `finetune` and `linear_decay`, which need a last epoch.
         tuner_options: Further arguments of the tuner's oracle in KerasTuner.
-        max_trials: Number of trials; None for the whole grid.
+        max_trials: Number of trials; None for 100, of a grid for all.
         max_hours: Time limit of the search; None for no limit.
         max_hours_per_trial: Time limit of each trial; None for no limit.
         parameters: Budget: the number of weights that `solve_for` is solved for; None for none.
         solve_for: "units", all sizes alike, or the one size that the budget determines.
-        early_stopping: "median" prunes trials behind the median of the others; or "none".
+        early_stopping: "median" prunes trials behind the median of the others, but not those of
+            Hyperband, which ends trials early itself; or "none".
         seed: Seed of the search and of every trial.
         fixed: Arguments that override the card's in all trials.
         space: The parameters with more than one value, parents before children. Parameters
@@ -185,7 +193,7 @@ class Job(Settings):
     ours: tuple[str, ...] = ()
     tuner: str = choice("random", TUNERS)
     tuner_options: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    max_trials: int | None = count(100)
+    max_trials: int | None = count(None)
     max_hours: float | None = positive(None)
     max_hours_per_trial: float | None = positive(None)
     parameters: int | None = None
@@ -279,19 +287,17 @@ class Job(Settings):
             replaced.update({*SIZES} - {*overrides})
         written = {p.name: p for p in self.written if p.name not in replaced}
         fixed = {name: value for name, value in self.fixed.items() if name not in replaced}
-        conditional = [name for name in overrides if name in written and written[name].when]
-        for name in conditional:
-            values = (overrides[name],)
-            written[name] = Parameter(name=name, values=values, when=written[name].when)
         for name, value in overrides.items():
-            if name not in conditional:
+            if name in written and written[name].when:
+                when = written[name].when
+                written[name] = Parameter(name=name, values=(value,), when=when)
+            else:
                 written.pop(name, None)
                 fixed[name] = value
         possible = {parameter.name for parameter in decided(written.values(), fixed)}
-        for name in conditional:
-            if name not in possible:
-                message = f"has an effect only where {dict(written[name].when)}."
-                raise ArgumentError(name, message, **{name: overrides[name]})
+        for name in overrides.keys() & written.keys() - possible:
+            message = f"has an effect only where {dict(written[name].when)}."
+            raise ArgumentError(name, message, **{name: overrides[name]})
         space = tuple(written.values())
         return dataclasses.replace(self, parameters=budget, fixed=fixed, space=space, written=space)
 
@@ -339,3 +345,81 @@ def parse_count(text: object) -> int:
         message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
         raise ArgumentError("parameters", message, parameters=text)
     return count
+
+
+# --- from files
+
+
+def list_jobs(pattern: str = "*") -> list[str]:
+    """Return the sorted names of dualnet's jobs that match `pattern`.
+
+    Example:
+
+    >>> from dualnet.tuning import list_jobs
+    >>> list_jobs("doc_*")
+    ['doc_experts', 'doc_latent_dropout', 'doc_penalty']
+    """
+    return fnmatch.filter(list_tables("tuning"), pattern)
+
+
+def load_job(name: StrPath) -> Job:
+    """Return the job `name`.
+
+    Args:
+        name: one of `list_jobs()`, or the path of a job file of your own, ending in ".toml".
+
+    Raises:
+        ValueError: if there is no such job, or the file has a mistake; the message says where.
+
+    Example:
+
+    >>> from dualnet.tuning import load_job
+    >>> load_job("krause_dynamic").kind
+    'evaluation'
+    """
+    if not zoo.is_file(name):
+        if name not in list_jobs():
+            hint = did_you_mean(name, list_jobs(), most=3)
+            way_out = "`dualnet jobs` lists all; the name of a job file of your own ends in .toml."
+            raise ValueError(f"Unknown job. Received: name={name!r}.{hint} {way_out}")
+        return _job(tomllib.loads(text_of(name)), os.fspath(name), "")
+    file = os.fspath(name)
+    try:
+        return _job(read_toml(file, what="A job"), Path(name).stem, file)
+    except (ArgumentError, AttributeError, TypeError) as error:  # a value of another kind
+        raise ValueError(f"{file}: {error}") from None
+
+
+def text_of(name: StrPath) -> str:
+    """Return the text of the file of job `name`, its comments included."""
+    file = Path(name) if zoo.is_file(name) else folder("tuning") / f"{os.fspath(name)}.toml"
+    return file.read_text("utf-8-sig")
+
+
+def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
+    """Return the job in `table`, of a file of this name."""
+    fields = {"name": stem, **table, "file": file, "ours": tuple(table.get("ours", ()))}
+    fields["space"] = tuple(_parameter(*entry) for entry in table.get("space", {}).items())
+    if not fields["space"]:
+        raise ArgumentError("space", "must have a parameter to search.")
+    if "parameters" in table:
+        fields["parameters"] = parse_count(table["parameters"])
+    if file and zoo.is_file(table.get("model", "")):
+        fields["model"] = os.path.abspath(os.path.join(os.path.dirname(file), table["model"]))
+    return Job.of(fields, way_out=" Settings of the trials belong in [fixed] and [space].")
+
+
+def _parameter(name: str, entry: Any) -> Parameter:
+    """Return parameter `name` from its entry in the table [space]."""
+    if not isinstance(entry, (list, dict)):
+        way_out = " A setting that all trials share belongs in [fixed]."
+        raise ArgumentError(name, "must be a list of values, or a table.", way_out, **{name: entry})
+    fields: dict[str, Any] = {"values": entry} if isinstance(entry, list) else entry
+    fields = {**fields, "name": name, "values": tuple(fields.get("values", ()))}
+    fields["when"] = {key: tuple(values) for key, values in fields.get("when", {}).items()}
+    if {int, float} == set(map(type, fields["values"])):  # KerasTuner takes one kind only
+        fields["values"] = tuple(map(float, fields["values"]))
+    try:
+        return Parameter.of(fields)
+    except ArgumentError as error:
+        raise ArgumentError(name, f"of [space]: {error}") from None

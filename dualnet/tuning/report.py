@@ -1,11 +1,13 @@
-"""The trials of a search so far, and its report: `trials.csv`, `best.toml` and `search.png`."""
+"""The trials of a search so far: what is shown, `trials.csv`, `best.toml` and `search.png`."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import math
 import shlex
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from dualnet.tuning.trial import RUN, TRIALS, Outcome, Task, read_outcome, read_
 if TYPE_CHECKING:
     from keras_tuner.engine.trial import Trial
 
+EARLY = {"hopeless": ", pruned", "time": ", out of time"}
 PLOT = "search.png"
 COMPARABLE = ("val_bits_per_byte", "val_bits_per_character", "val_perplexity_per_word")
 FIGURES = (*COMPARABLE, "val_not_comparable")
@@ -136,6 +139,45 @@ def _position(parameter: Parameter, value: object) -> float:
     return choices.index(text_of(value)) if value is not None else math.nan
 
 
+# --- the progress, on standard error
+
+
+class Display:
+    """Shows a line for each trial that ends, other than those of `rows` at the beginning."""
+
+    def __init__(self, rows: Sequence[Row], *, show: bool) -> None:
+        self.show = show and sys.stderr is not None
+        self.shown = {row.trial for row in rows if row.has_ended}
+
+    def update(self, rows: Sequence[Row]) -> None:
+        """Show what is new in the rows of all trials so far."""
+        for row in rows:
+            if row.has_ended and row.trial not in self.shown:
+                self.shown.add(row.trial)
+                self.say(f"trial {row.trial} {_result(row)}.  {_figures(rows)}")
+
+    def say(self, line: str) -> None:
+        """Show a line."""
+        if self.show:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _figures(rows: Sequence[Row]) -> str:
+    count = collections.Counter(row.status for row in rows)
+    text = ", ".join(f"{count[status]} {status}" for status in ("completed", "running", "failed"))
+    if best := best_row(rows):
+        text += f", best {best.val_perplexity:.2f} (trial {best.trial})"
+    return text
+
+
+def _result(row: Row) -> str:
+    if row.status == "failed":
+        first, _, _ = row.message.partition("\n")
+        return f"failed: {first.rstrip('.')}"
+    early = EARLY.get(row.ended, "")
+    return f"has validation perplexity {row.val_perplexity:.2f}{row.per_byte}{early}"
+
+
 # --- the best trial
 
 
@@ -149,23 +191,18 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     epoch = "" if row.best_epoch is None else f" after epoch {row.best_epoch}"
     result = f"validation perplexity {row.val_perplexity:.2f}{row.per_byte}{epoch}"
     note = f"Best of {number} trials of job {job.name}: {result}."
-    trial, search = folder / TRIALS / row.trial, read_json(folder / SEARCH)
-    run, corpus = search["run"], search["corpus"]
-    has_no_name = corpus == CORPUS
-    corpus = "CORPUS" if has_no_name else corpus
+    trial = folder / TRIALS / row.trial
     if job.kind == "evaluation":
-        settings = Task.read(trial).settings
-        table = {"note": note, "run": run, "paper": job.paper, "evaluation": settings}
-        command = _evaluate_command(run, corpus, settings)
+        search, settings = read_json(folder / SEARCH), Task.read(trial).settings
+        table = {"note": note, "run": search["run"], "paper": job.paper, "evaluation": settings}
+        command = _evaluate_command(search["run"], search["corpus"], settings)
         commands = [f"{command} --split {split}" for split in ("valid", "test")]
     else:
         table = card_table(Run.open_folder(trial / RUN).card)
-        options = ["--corpus", corpus or _place(table["corpus"])]  # a gate's is that of its RUN
+        options = _corpus_options(trial / RUN, table["corpus"])
         if job.kind == "gate":
             note += " It is trained with `--weights RUN`, the RUN of the model below the gate."
-            options += ["--weights", table["weights"]]
-        elif has_no_name:
-            options = _corpus_options(folder / CORPUS, table["corpus"])
+            options = [*options[:2], "--weights", table["weights"]]  # which has the tokeniser
         table |= {"note": note, "recipe": _recipe_as_trained(table["recipe"], row)}
         commands = [shlex.join(["dualnet", "train", "best.toml", *options, "--output", "RUN"])]
     lines = [note, "To reproduce it:", *(f"  {command}" for command in commands)]
@@ -173,20 +210,15 @@ def write_best(folder: Path, job: Job, row: Row, number: int) -> None:
     write_whole(folder / "best.toml", f"{comment}\n{tomli_w.dumps(table)}")
 
 
-def _place(trained_on: Mapping[str, str]) -> str:
-    """Return the name of the corpus in the table of a RUN's card, or its path."""
-    is_named = trained_on["name"] in NAMES and not Path(trained_on["source"]).is_file()
-    return trained_on["name"] if is_named else trained_on["source"]
-
-
-def _corpus_options(written: Path, trained_on: Mapping[str, Any]) -> list[str]:
-    """Return the options of `train` that read a corpus without a name as the trials did."""
-    place = _place(trained_on)
-    if place not in NAMES and not Path(place).exists():
+def _corpus_options(run: Path, trained_on: Mapping[str, Any]) -> list[str]:
+    """Return the options of `train` that read the corpus as the RUN of a trial did."""
+    name, source = trained_on["name"], trained_on["source"]
+    is_named = name in NAMES and not Path(source).is_file()
+    if not is_named and not Path(source).exists():
         return ["--corpus", "CORPUS"]  # it was made in Python
-    options = ["--corpus", place]
-    if place not in NAMES or LEARNT & trained_on.keys():  # the very tokens
-        options += ["--tokenizer", str(tokenizer_file(written.resolve()))]
+    options = ["--corpus", name if is_named else source]
+    if not is_named or LEARNT & trained_on.keys():  # the very tokens
+        options += ["--tokenizer", str(tokenizer_file(run.resolve()))]
     if "documents" in trained_on:
         options += ["--documents", trained_on["documents"]]
     if "fractions" in trained_on:
@@ -204,25 +236,20 @@ def _recipe_as_trained(recipe: Mapping[str, Any], row: Row) -> dict[str, object]
 
 
 def _evaluate_command(run: str, corpus: str, settings: Mapping[str, object]) -> str:
-    """Return the command that evaluates `run` with `settings`."""
-    from dualnet.builders.wrapping_stations import Cache
+    """Return the command that evaluates `run` with `settings`, those of a trial."""
+    from dualnet.tuning.trial_process import evaluation_of
 
-    words = ["dualnet", "evaluate", run, *(["--corpus", corpus] if corpus else [])]
-    left = dict(settings)
-    cache = Cache.of({name: left.pop(name) for name in Cache.names() if name in left})
-    if left.pop("evaluation", "static") == "dynamic":
-        words += ["--dynamic", "--rule", text_of(left.pop("rule", "nadam"))]
-        if not left.get("clipnorm"):
-            left.pop("clipnorm", None)  # 0 means none
-    for name in ("temperature", "sequence_length", "batch_size", "window"):
-        if name in left:
-            words += [f"--{name.replace('_', '-')}", text_of(left.pop(name))]
-    if left:
-        words += ["--set", *(f"{name}={text_of(value)}" for name, value in left.items())]
+    cache, request = evaluation_of(settings)
+    changed = request.changed()
+    words = ["dualnet", "evaluate", run]
+    if corpus:
+        words += ["--corpus", "CORPUS" if corpus == CORPUS else corpus]
+    if "rule" in changed:
+        words += ["--dynamic", "--rule", changed.pop("rule")]
+    if changed:
+        words += ["--set", *(f"{name}={text_of(value)}" for name, value in changed.items())]
     if cache.is_used:
         values = cache.arguments().items()  # all: the default of the others is the published one
-        words += [
-            "--cache",
-            *(f"{x.removeprefix('cache_')}={text_of(value)}" for x, value in values),
-        ]
+        words += ["--cache"]
+        words += [f"{name.removeprefix('cache_')}={text_of(value)}" for name, value in values]
     return shlex.join(words)

@@ -13,23 +13,21 @@ import numpy as np
 
 from dualnet._checks import ArgumentError
 from dualnet._files import folder_beside, read_json, write_whole
-from dualnet.cards import Card
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.corpora.encoding import mapped
 from dualnet.runs import Run
 from dualnet.runs.folder import READ_AS, corpus_table, tokenizer_file
 from dualnet.text import load_tokenizer
-from dualnet.training import card_for, versions
+from dualnet.training import versions
 from dualnet.training.initial_weights import load_with
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, Scalar
-from dualnet.tuning.loading import load_job
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, Scalar, load_job
 from dualnet.tuning.trial import RUN, TRIALS, Task
 
 TABLE = "corpus.json"  # in the folder of a corpus
 # What must stay on resuming.
 OF_JOB = (
-    "kind", "model", "tuner", "tuner_options", "parameters", "solve_for", "early_stopping", "seed",
-    "fixed", "written",
+    "kind", "model", "tuner", "tuner_options", "parameters", "solve_for", "seed", "fixed",
+    "written",
 )  # fmt: skip
 OF_SEARCH = ("run", "run_sha256", "corpus_sha256", "vocabulary_sha256", "checkpoint_steps")
 
@@ -57,10 +55,6 @@ class Search:
             epochs=None if epochs is None else int(epochs),
             max_seconds=None if hours is None else hours * 3600,
         )
-
-    def card(self, corpus: Corpus) -> Card:
-        """Return the card of a training on `corpus`, that of the search."""
-        return card_for(self.job.model, corpus if self.corpus == CORPUS else self.corpus)
 
     def is_over(self) -> bool:
         """Return True once the deadline has passed."""

@@ -29,15 +29,21 @@ from dualnet.training import Recipe, card_for, split_overrides, versions
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import load_with, reading
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.display import Display
 from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.chief import Chief, chief_address, role, serve
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
 from dualnet.tuning.hypermodel import HyperModel
-from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, Searching
-from dualnet.tuning.loading import load_job
-from dualnet.tuning.report import FIGURES, Row, best_row, read_rows, write_plot, write_report
+from dualnet.tuning.job import CORPUS, JOB, SEARCH, Job, Searching, load_job
+from dualnet.tuning.report import (
+    FIGURES,
+    Display,
+    Row,
+    best_row,
+    read_rows,
+    write_plot,
+    write_report,
+)
 from dualnet.tuning.search_folder import Search, read_search, resumed_corpus, write_corpus
 from dualnet.tuning.trial import RUN, TRIALS, Outcome, Task
 
@@ -68,27 +74,22 @@ class SearchRun:
         self.interrupts = interrupts
         self.tuner = Tuner(search, self.poll, hypermodel)
         self.oracle = self.tuner.oracle
-        self.ended: dict[str, Row] = {}
-        self.reported = 0  # number of ended trials in the report
-        self.display = Display(self.rows, self.oracle.max_trials, show=progress)
+        self.reported = len(self.oracle.end_order)  # number of ended trials in the report
+        self.display = Display(self.rows(), show=progress)
 
     def run(self, workers: int, *, is_chief: bool) -> Tuner:
         """Run all trials, report, and return the tuner."""
-        with self.display:
-            with contextlib.suppress(Stopped):
-                if is_chief:
-                    with Chief(self.oracle, chief_address()) as chief:
-                        self.display.say(f"Waiting for workers at {chief_address()}.")
-                        serve(chief, self.poll)
-                else:
-                    self.tuner.search(workers)
-            for name in [] if is_chief else list(self.oracle.ongoing_trials):
-                self.oracle.release(name)  # no process of this machine works on it any more
-            self.display.update(at_once=True)
-        rows = self.rows()
-        if rows:
-            write_report(self.folder, self.job, rows)
-            write_plot(self.folder, self.job, rows)
+        with contextlib.suppress(Stopped):
+            if is_chief:
+                with Chief(self.oracle, chief_address()) as chief:
+                    self.display.say(f"Waiting for workers at {chief_address()}.")
+                    serve(chief, self.poll)
+            else:
+                self.tuner.search(workers)
+        for name in [] if is_chief else list(self.oracle.ongoing_trials):
+            self.oracle.release(name)  # no process of this machine works on it any more
+        rows = self.report()
+        write_plot(self.folder, self.job, rows)
         left = sum(not row.has_ended for row in rows)
         best = best_row(rows)
         if self.interrupts.asked:
@@ -114,22 +115,24 @@ class SearchRun:
         if self.oracle.unwritten is not None:
             raise self.oracle.unwritten
         if len(self.oracle.end_order) != self.reported:
-            self.reported = len(self.oracle.end_order)
-            write_report(self.folder, self.job, self.rows())
-        self.display.update()
+            self.report()
         return self.interrupts.asked or self.search.is_over()
 
+    def report(self) -> list[Row]:
+        """Write and show the trials so far; return their rows."""
+        self.reported = len(self.oracle.end_order)
+        rows = self.rows()
+        if rows:
+            write_report(self.folder, self.job, rows)
+        self.display.update(rows)
+        return rows
+
     def rows(self) -> list[Row]:
-        """Return a row for each trial so far; ended trials are read from disk once."""
+        """Return a row for each trial so far."""
         trials = sorted(self.oracle.trials.values(), key=lambda trial: int(trial.trial_id))
-        # Read once: while a chief ends a trial, it is briefly in both lists.
-        ended = set(self.oracle.end_order)
-        ongoing = {trial.trial_id for trial in list(self.oracle.ongoing_trials.values())} - ended
-        new = [trial for trial in trials if trial.trial_id not in self.ended]
-        rows = {row.trial: row for row in read_rows(self.folder, self.job, new, ongoing)}
-        self.ended |= {trial: row for trial, row in rows.items() if trial in ended}
-        rows |= self.ended
-        return [rows[trial.trial_id] for trial in trials]
+        # While a chief ends a trial, it is briefly in both lists.
+        ongoing = {trial.trial_id for trial in list(self.oracle.ongoing_trials.values())}
+        return read_rows(self.folder, self.job, trials, ongoing - {*self.oracle.end_order})
 
     def _compare(self, rows: list[Row]) -> list[dict[str, object]]:
         """Return the perplexities before and after the search, static and dynamic."""
@@ -187,9 +190,6 @@ class SearchRun:
             return f"No trial was completed, and {len(failed)} failed. {reason}"
         limit = " within `max_hours`" if self.search.is_over() else ""
         return f"No trial was completed{limit}. Continue with more time and --resume."
-
-
-CHIEF_SECONDS = 3600.0  # how long a worker waits for its chief
 
 
 @documented(ReadingCorpus, Searching, rest="settings")
@@ -283,14 +283,9 @@ def search(
 
 def _changed(job: Job, request: Searching) -> Job:
     """Return `job` with the limits, tuner and seed of `request` in place of its own."""
-    tuner = request.tuner
-    changes = request.given(("max_trials", "max_hours", "max_hours_per_trial", "seed"))
-    if tuner not in (None, job.tuner):
-        changes |= {"tuner": tuner, "tuner_options": {}}
-        if tuner == "hyperband":
-            changes["early_stopping"] = "none"  # it ends trials early itself
-        default = None if tuner == "grid" else job.max_trials or Job.max_trials
-        changes.setdefault("max_trials", default)
+    changes = request.given(("max_trials", "max_hours", "max_hours_per_trial", "seed", "tuner"))
+    if changes.get("tuner", job.tuner) != job.tuner:
+        changes["tuner_options"] = {}
     if zoo.is_file(job.model):
         changes["model"] = os.path.abspath(job.model)
     return dataclasses.replace(job, **changes)
@@ -335,33 +330,28 @@ def _begin(
     for key, value in read_as.items() if opened else ():
         message = "must be left out for a job over a RUN, whose tokeniser reads the text."
         raise ArgumentError(key, message, **{key: value})
-    written = folder / CORPUS
+    name = "" if corpus is None or isinstance(corpus, Corpus) else corpus
+    if name and name not in corpora.NAMES:
+        name = str(Path(name).expanduser().resolve())
     if isinstance(corpus, Corpus):
-        loaded, name = corpus, CORPUS
+        name, loaded = CORPUS, corpus
+    elif before is not None:
+        loaded = resumed_corpus(folder, name, read_as)
+        name = name or before.corpus
+    elif opened is None:
+        lowercase = card_for(job.model, name).lowercase
+        loaded = load_with(None, name, {"lowercase": lowercase, **read_as})
+    elif name:
+        loaded = load_with(opened.vocabulary, name, opened.own_reading(name))
     else:
-        place = corpus or ""
-        if place and place not in corpora.NAMES:
-            place = str(Path(place).expanduser().resolve())
-        name = CORPUS if read_as else place
-        if before is not None:
-            loaded = resumed_corpus(folder, place, read_as)
-            # 0.2.0.dev0 had the path of the folder for a corpus without a name.
-            has_no_name = before.corpus in (CORPUS, str(written.resolve()))
-            name = CORPUS if has_no_name else place or before.corpus
-        elif opened is None:
-            lowercase = card_for(job.model, place).lowercase
-            loaded = load_with(None, place, {"lowercase": lowercase, **read_as})
-        elif place:
-            loaded = load_with(opened.vocabulary, place, opened.own_reading(place))
-        else:
-            loaded = cast(Corpus, opened.corpus())  # a search takes no translators
+        loaded = cast(Corpus, opened.corpus())  # a search takes no translators
     hypermodel = None
     epochs = 1
     if job.kind != "evaluation":
         card = zoo.card(GATED)
         if job.kind == "training":
-            card = card_for(job.model, loaded if name == CORPUS else name)
-            hypermodel = HyperModel(job, loaded, card)
+            hypermodel = HyperModel(job, loaded)
+            card = hypermodel.card
         epochs = split_overrides(card, job.fixed)[1].epochs  # fails now, not in every trial
     make_oracle(job, epochs=epochs)  # raises before anything is written
     state = Search(
@@ -378,8 +368,8 @@ def _begin(
     )
     if before is not None:
         state.check_resumes(before)
-    if before is None or not written.is_dir():
-        write_corpus(written, loaded)
+    if before is None or not (folder / CORPUS).is_dir():
+        write_corpus(folder / CORPUS, loaded)
     state.write()
     return state, hypermodel
 
@@ -389,13 +379,7 @@ def _open_run(job: Job, path: StrPath | None) -> Run | None:
     if (path is None) != (job.kind == "training"):
         rule = "must be given, a RUN folder," if path is None else "must be left out"
         raise ArgumentError("run", f"{rule} for a job of the kind {job.kind!r}.")
-    if path is None:
-        return None
-    run = Run.open_folder(path).check_language_model()
-    if not (run.path / WEIGHTS).is_file():
-        message = "`run` must have weights, which it has after its first epoch."
-        raise FileNotFoundError(f"{message} Received: {str(path)!r}.")
-    return run
+    return None if path is None else Run.open_folder(path).check_language_model()
 
 
 # --- a worker of another machine
@@ -422,11 +406,7 @@ def _work(folder: Path) -> Tuner:
 
 def _wait_for_chief(folder: Path, interrupts: Interrupts) -> None:
     """Return once the chief has written `search.json`."""
-    end = time.monotonic() + CHIEF_SECONDS
     while not (folder / SEARCH).is_file():
         if interrupts.asked:
             raise Stopped("Stopped before the chief had begun.")
-        if time.monotonic() > end:
-            message = f"`output` must be the folder of a chief, which writes {SEARCH}."
-            raise FileNotFoundError(f"{message} Received: {str(folder)!r}.")
         time.sleep(0.5)

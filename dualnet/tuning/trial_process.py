@@ -135,13 +135,14 @@ def _train(folder: Path, search: Search, task: trial.Task) -> trial.Outcome:
             pass
     corpus = read_corpus(search.folder / CORPUS)
     resume = (run / "card.toml").is_file()
-    card = search.card(corpus) if job.kind == "training" else None
+    card = training.card_for(job.model, corpus) if job.kind == "training" else None
     settings: dict[str, Any] = {} if resume else dict(task.settings)  # else it keeps its own
     if card and not resume:
         settings = solved(job, card, settings, len(corpus.vocabulary))
     if task.epochs is not None:  # of a round of Hyperband, after which the training may go on
         settings |= {"epochs": task.epochs, "finetune": "none"}
         settings |= {} if resume else {"linear_decay": False}
+    prunes = job.early_stopping == "median" and job.tuner != "hyperband"
     settings |= {
         "output": run,
         "seed": None if resume else job.seed,
@@ -149,7 +150,7 @@ def _train(folder: Path, search: Search, task: trial.Task) -> trial.Outcome:
         "evaluate": False,
         "progress": False,
         "checkpoint_steps": search.checkpoint_steps,
-        "stop": _stop_rule(folder) if job.early_stopping == "median" else None,
+        "stop": _stop_rule(folder) if prunes else None,
     }
     if card:
         result = training.train(card, corpus, **settings)

@@ -20,14 +20,12 @@ setattr(conditions, "print", lambda *values: None)  # noqa: B010
 
 def role() -> str:
     """Return the role that KerasTuner's environment variables give: "chief", "worker" or ""."""
-    present = [name for name in VARIABLES if os.environ.get(name)]
-    if not present:
+    missing = [name for name in VARIABLES if not os.environ.get(name)]
+    if len(missing) == len(VARIABLES):
         return ""
-    missing = [name for name in VARIABLES if name not in present]
     if missing:
-        received = f"Received: {', '.join(present)} without {', '.join(missing)}."
-        way_out = "Set all of them, or none to search on this machine only."
-        raise ValueError(f"{', '.join(VARIABLES)} must be set together. {received} {way_out}")
+        received = f"Received: an environment without {', '.join(missing)}."
+        raise ValueError(f"{', '.join(VARIABLES)} must be set together. {received}")
     return "chief" if "chief" in os.environ["KERASTUNER_TUNER_ID"] else "worker"
 
 

@@ -18,6 +18,7 @@ from dualnet._files import write_whole
 from dualnet.tuning.job import Job
 
 OBJECTIVE = "val_perplexity"
+MAX_TRIALS = 100
 FAILURES = 5  # a search is over if its first trials all fail
 FINISHED = (TrialStatus.COMPLETED, TrialStatus.FAILED)
 
@@ -192,9 +193,14 @@ def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
         "max_consecutive_failed_trials": 10**9,  # it would raise and lock out other workers
         **job.tuner_options,
     }
-    size = {"max_epochs": epochs} if job.tuner == "hyperband" else {"max_trials": job.max_trials}
+    if job.tuner == "hyperband":
+        settings["max_epochs"] = epochs
+    elif job.tuner == "grid":
+        settings["max_trials"] = job.max_trials
+    else:
+        settings["max_trials"] = job.max_trials or MAX_TRIALS
     try:
-        oracle = ORACLES[job.tuner](**size, **settings)
+        oracle = ORACLES[job.tuner](**settings)
     except TypeError as error:
         raise ArgumentError("tuner_options", f"must fit the tuner {job.tuner!r}: {error}") from None
     oracle.verbose = 0
