@@ -11,8 +11,7 @@ import dualnet
 from dualnet import _optimizers
 from dualnet.runs.loading import load_weights
 from dualnet.training import Recipe, fitting, two_tailed
-from dualnet.training.averages import weights_in
-from dualnet.training.optimizers import SGD, Adam, Nadam, RectifiedAdam
+from dualnet.training.optimizers import SGD, Adam, Nadam, RectifiedAdam, weights_in
 from tests.checks import assert_close, assert_same, once, values
 
 pytestmark = pytest.mark.slow

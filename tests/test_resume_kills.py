@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import _files, _tensorboard, runs
+from dualnet import _files, runs
 from dualnet.cli import main
-from dualnet.training import checkpoints, fitting, reporting, saving, validation
+from dualnet.training import checkpoints, fitting, reporting
 from dualnet.training.interrupts import Stopped
 from tests.checks import UNTRACED, once
 from tests.test_resume import (
@@ -94,14 +94,14 @@ def test_a_process_killed_at_any_moment_is_resumed_to_the_same_bits(folder, tmp_
 # --- copies of the folder, as a kill at a moment would have left it
 
 MOMENTS = [
-    (SETTINGS, saving.Checkpoint, "on_train_batch_end", 1),  # before any checkpoint
-    (SETTINGS, saving.Checkpoint, "on_train_batch_end", STEPS),  # before the validation
+    (SETTINGS, fitting.Checkpoint, "end_step", 1),  # before any checkpoint
+    (SETTINGS, fitting.Checkpoint, "end_step", STEPS),  # before the validation
     (SETTINGS, *IN_THE_SECOND_EPOCH),
-    (SETTINGS, validation, "write_weights", 2),  # the best weights are in no checkpoint yet
+    (SETTINGS, fitting, "write_weights", 2),  # the best weights are in no checkpoint yet
     (SETTINGS, _files, "sha256_of", 9),  # within a checkpoint
     (SETTINGS, reporting.Tables, "write", 3),  # all but the last evaluation is done
-    (AVERAGED, saving.Checkpoint, "on_train_batch_end", STEPS + 5),
-    (AVERAGED, validation, "write_weights", 2),  # the averages replace the weights
+    (AVERAGED, fitting.Checkpoint, "end_step", STEPS + 5),
+    (AVERAGED, fitting, "write_weights", 2),  # the averages replace the weights
     (AVERAGED, fitting.FollowPlan, "begin_round", 1),  # the best weights are in no checkpoint
 ]
 
@@ -125,7 +125,7 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, 
     end, killed = undisturbed(settings is AVERAGED)
     killed(moment, tmp_path / "RUN")
     if moment == IN_THE_SECOND_EPOCH:
-        replace_by_a_pipe(tmp_path / "RUN" / "tensorboard" / _tensorboard.NAME)  # nobody reads it
+        replace_by_a_pipe(tmp_path / "RUN" / "tensorboard" / reporting.EVENTS)  # nobody reads it
     keras.utils.set_random_seed(99)
     train(corpus, tmp_path / "RUN", resume=True)
     assert_equal(ends(tmp_path / "RUN"), end)
@@ -135,8 +135,8 @@ def test_a_killed_run_ends_as_an_undisturbed_one(corpus, tmp_path, undisturbed, 
 def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
     corpus, tmp_path, undisturbed
 ):
-    validate = validation.Validate.on_epoch_end
-    whole = validation.Validate.on_test_batch_end
+    validate = fitting.Callbacks.on_epoch_end
+    whole = fitting.Callbacks.on_test_batch_end
     weights = {}
 
     def noted(self, epoch, logs):
@@ -154,8 +154,8 @@ def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
         return whole(self, batch, logs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation.Validate, "on_epoch_end", noted)
-        patch.setattr(validation.Validate, "on_test_batch_end", interrupted)
+        patch.setattr(fitting.Callbacks, "on_epoch_end", noted)
+        patch.setattr(fitting.Callbacks, "on_test_batch_end", interrupted)
         with pytest.raises(Stopped, match=r"saved after step 6 of 6 of epoch 2"):
             train(corpus, tmp_path / "RUN", AVERAGED, seed=5)
     with np.load(max((tmp_path / "RUN" / "checkpoints").iterdir()) / "state.npz") as stored:

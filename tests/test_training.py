@@ -346,7 +346,7 @@ def test_lost_weights_are_missed_before_the_first_checkpoint_alone(run, started,
     shutil.copytree(started.folder, tmp_path / "done")
     for name in ("RUN", "done"):
         edit_card(tmp_path / name, str(run.folder.resolve()), "/gone")
-    with pytest.raises(FileNotFoundError, match="`weights` must be .*'/gone', which.*restore it"):
+    with pytest.raises(FileNotFoundError, match="`weights` must be .*'/gone', which does not"):
         dualnet.train("dual_lstm", corpus, output=tmp_path / "RUN", resume=True)
     dualnet.train(
         "dual_lstm", corpus, output=tmp_path / "done", resume=True, evaluate=False, progress=False

@@ -13,7 +13,7 @@ from keras import ops
 
 import dualnet
 from dualnet import corpora
-from dualnet.training import validation
+from dualnet.training import fitting
 from dualnet.training.interrupts import Stopped
 from tests.checks import UNTRACED, assert_same, few_elsewhere, once
 
@@ -326,7 +326,7 @@ def test_a_restart_sets_the_callbacks_back_to_the_best_epoch(corpus, tmp_path, m
         def on_epoch_end(self, epoch, logs=None):
             self.losses.append(logs["val_loss"])
 
-    monkeypatch.setattr(validation, "has_diverged", diverges)
+    monkeypatch.setattr(fitting, "has_diverged", diverges)
     calls, total = [], Total()
     run = train(corpus, tmp_path / "RUN", total, Spy(calls), on_divergence="restart")
     assert total.losses == [row["val_loss"] for row in run.history]

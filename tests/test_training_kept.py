@@ -14,7 +14,7 @@ from dualnet import corpora, runs
 from dualnet._checks import whole_number
 from dualnet.runs import writing
 from dualnet.text import ByteTokenizer, Vocabulary
-from dualnet.training import checkpoints, kept, saving, validation
+from dualnet.training import checkpoints, fitting, kept
 from dualnet.training.interrupts import Stopped
 from tests.checks import UNTRACED, assert_same, few_elsewhere, once
 from tests.test_resume import SETTINGS, STEPS, on_call, train, train_undisturbed
@@ -41,7 +41,7 @@ def assert_all_same(found, expected):
 
 
 MOMENTS = {
-    "before": (saving.Checkpoint, "on_train_batch_end", 3),  # 100 words
+    "before": (fitting.Checkpoint, "end_step", 3),  # 100 words
     "while": (writing, "write_weights", 3),
     "after": (kept, "keep", 3),
     "with a checkpoint": (checkpoints, "save", 3),
@@ -99,7 +99,7 @@ def test_a_restart_drops_what_the_dropped_epochs_kept(corpus, tmp_path, monkeypa
     def diverges(row, history):
         return row["epoch"] == 2 and row["learning_rate"] > 0.0095
 
-    monkeypatch.setattr(validation, "has_diverged", diverges)
+    monkeypatch.setattr(fitting, "has_diverged", diverges)
     dropped = []
     drop = kept.drop_after
     monkeypatch.setattr(
@@ -123,7 +123,7 @@ def test_every_command_takes_what_was_kept(whole, cli, tmp_path, folder):
     cli(f"{going_on} --keep-every 100..200")
     assert names(tmp_path / "on") == ["100", "200"]
     message = cli.refused(f"train dual_lstm --corpus {folder} --output {run} --resume")
-    assert "Kept after 200 words" in message and "Go on from it into a new RUN" in message
+    assert "Kept after 200 words" in message and "Go on from its weights into a new RUN" in message
 
 
 @once
@@ -145,7 +145,7 @@ def test_a_schedule_may_change_on_resuming_and_stays_otherwise(corpus, tmp_path)
     settings = {**SETTINGS, **KEPT}
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
         interrupt = functools.partial(signal.raise_signal, signal.SIGINT)
-        on_call(patch, saving.Checkpoint, "on_train_batch_end", STEPS + 1, interrupt)
+        on_call(patch, fitting.Checkpoint, "end_step", STEPS + 1, interrupt)
         train(corpus, tmp_path / "RUN", settings, evaluate=False)
     copy = shutil.copytree(tmp_path / "RUN", tmp_path / "other")
     train(corpus, tmp_path / "RUN", resume=True, evaluate=False)

@@ -117,7 +117,7 @@ def test_a_run_goes_on_with_its_pairs_and_its_tokenisers_alone(numbers, run, tmp
     other = Vocabulary((*words[1:], words[0]))
     for changed, message in (
         ({"max_tokens": 2}, "must leave out the same pairs as when the run started"),
-        ({"source_vocabulary": other}, r"Load it with tokenizer=\(model.source_vocabulary"),
+        ({"source_vocabulary": other}, r"or pairs with tokenizer=\(model.source_vocabulary"),
     ):
         corpus = dataclasses.replace(numbers, **changed)
         with pytest.raises(ValueError, match=message):
@@ -262,5 +262,5 @@ def test_the_perplexity_of_pairs_is_that_of_their_losses(model, numbers):
 def test_models_of_the_wrong_kind_are_refused(numbers):
     with pytest.raises(ValueError, match="`model` must be a model that translates"):
         dualnet.translate(zoo.build("lstm", vocabulary_size=9, units=4), "a")
-    with pytest.raises(ValueError, match="must be a text, not pairs"):
+    with pytest.raises(ValueError, match="`corpus` must be a text for the model"):
         dualnet.train("lstm", numbers, output="RUN")

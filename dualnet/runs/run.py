@@ -53,10 +53,10 @@ class Run:
         self._checked: set[str] = set()
 
     @classmethod
-    def open(cls, path: StrPath, *, name: str = "path", hint: str = "") -> Run:
+    def open(cls, path: StrPath, *, name: str = "path") -> Run:
         """Open a RUN folder, the shipped model of a name, or a `.keras` file.
 
-        Errors call the argument `name`; `hint` ends that about a path that does not exist.
+        Errors call the argument `name`.
 
         Raises:
             FileNotFoundError: if `path` does not exist or is a folder without a card.
@@ -67,7 +67,7 @@ class Run:
             return cls.open_folder(path)
         if not path.is_file():
             message = f"`{name}` must be a RUN folder or a .keras file. Received: {str(path)!r},"
-            hint = f"{_hint(str(path))} {shipped.names_of_shipped()}{hint}"
+            hint = f"{_hint(str(path))} {shipped.names_of_shipped()}"
             raise FileNotFoundError(f"{message} which does not exist.{hint}")
         if path.suffix != ".keras":
             message = f"must be a RUN folder or a .keras file. Received: {str(path)!r}."

@@ -1,10 +1,9 @@
 """Recipes, and training into a RUN folder that can be stopped, resumed and loaded."""
 
-from dualnet.training.from_runs import combine_runs, train_gate
+from dualnet.training.from_runs import combine_runs, train_gate, train_seeds
 from dualnet.training.initial_weights import load_corpus
 from dualnet.training.loop import Run, epoch_seconds, train, versions
 from dualnet.training.recipe import Recipe, split_overrides
-from dualnet.training.seeds import train_seeds
 from dualnet.training.start import batches_of, card_for
 
 __all__ = [

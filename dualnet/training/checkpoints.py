@@ -85,15 +85,13 @@ def is_finite(model: LanguageModel) -> bool:
 
 
 def restore(
-    folder: Path, model: LanguageModel, run: str = "", *, steps: int = sys.maxsize,
-    after: int | None = None,
-) -> Progress | None:  # fmt: skip
+    folder: Path, model: LanguageModel, run: str = "", *, after: int | None = None
+) -> Progress | None:
     """Load the newest intact checkpoint into `model` and its optimizer; return its progress.
 
     With `after`, an epoch, that is one written after it.
 
-    With `run`, the identity of a run, one of another run counts as damaged, as does one beyond
-    the `steps` of an epoch.
+    With `run`, the identity of a run, one of another run counts as damaged.
 
     Reports a damaged checkpoint on standard error and falls back to the one before. The best
     weights of the RUN folder are reset to those of the checkpoint. Returns None if there is
@@ -104,7 +102,7 @@ def restore(
     for path in newest_first(folder, after):
         try:
             progress = _read(path)
-            if progress.step > steps or (run and progress.run not in ("", run)):
+            if run and progress.run not in ("", run):
                 raise DamagedError("it belongs to another run")
             arrays = _load_arrays(path / STATE, _variables(model))
         except DamagedError as error:

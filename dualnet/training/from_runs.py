@@ -1,22 +1,30 @@
-"""RUN folders built from other RUN folders: a gate over one, an ensemble of several."""
+"""Several RUN folders that belong together: of several seeds, a gate over one, an ensemble."""
 
 import dataclasses
+import json
 import os
+import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dualnet import builders, zoo
-from dualnet._checks import ArgumentError, StrPath
+from dualnet._checks import ArgumentError, StrPath, is_number
+from dualnet._files import check_new, write_whole
 from dualnet.cards import Card
-from dualnet.corpora import Corpus
+from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load, read_card
+from dualnet.runs.folder import CARD, READ_AS
 from dualnet.runs.run import Run as RunFolder
 from dualnet.runs.shipped import source_of
 from dualnet.runs.writing import write_run
 from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train
+from dualnet.training.start import FinishedError
 
+SEEDS = "seeds.json"
+FIGURES = ("valid_", "test_")  # begin the names of those that are compared
 GATED = "zaremba_medium_iog"  # provides the recipe and the gate of Takase et al.
 
 
@@ -104,3 +112,91 @@ def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
     )  # fmt: skip
     write_run(Path(output), model, card, sources=runs)
     return Path(output)
+
+
+def train_seeds(
+    name: StrPath | Card,
+    corpus: Corpus | PairCorpus | str,
+    *,
+    seeds: Sequence[int],
+    output: StrPath,
+    resume: bool = False,
+    progress: bool = True,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train model `name` once for each of `seeds`; return the results, their mean and deviation.
+
+    The run of seed n is the RUN folder `output/seed-n`, as if trained alone; all have the
+    tokeniser of the first. What is returned is also written to `output/seeds.json`.
+
+    Args:
+        name, corpus, progress: As for `train`.
+        seeds: ints, at least two, all different.
+        output: folder, new or empty unless `resume`.
+        resume: bool. Continue: finished runs are kept, the one under way is resumed, and those
+            that are left start with the settings of the others. More seeds may be added.
+        **settings: Other arguments of `train`.
+
+    Returns:
+        dict with `name`, `seeds`, `runs` (one dict per seed: `seed`, `path`, `best_epoch`,
+        `valid_perplexity`, `test_perplexity`), and `mean` and `deviation` of both perplexities.
+        The deviation is that of a sample: its squares are divided by the number of seeds less 1.
+
+    Raises:
+        ValueError: for fewer than two seeds, or the same one twice; and as for `train`.
+        FileExistsError: if `output` holds files and `resume` is False.
+
+    Example:
+
+    >>> import dataclasses, tempfile
+    >>> from dualnet import corpora, training
+    >>> corpus = corpora.load("python-reference")
+    >>> splits = {split: corpus.split(split)[:60] for split in corpora.SPLITS}
+    >>> corpus = dataclasses.replace(corpus, **splits)
+    >>> small = {"units": 4, "batch_size": 4, "epochs": 1, "progress": False}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = training.train_seeds("lstm", corpus, seeds=(1, 2), output=folder, **small)
+    >>> [run["seed"] for run in result["runs"]], sorted(result["mean"])
+    ([1, 2], ['test_perplexity', 'valid_perplexity'])
+    """
+    seeds = [int(seed) for seed in seeds]
+    if len({*seeds}) < max(2, len(seeds)):
+        raise ArgumentError("seeds", "must be at least two integers, all different.", seeds=seeds)
+    if not resume:
+        check_new(Path(output))
+    folders = {seed: Path(output) / f"seed-{seed}" for seed in seeds}
+    # The run that has the tokeniser and the settings of all.
+    first = next((folder for folder in folders.values() if (folder / CARD).is_file()), None)
+    runs = []
+    for seed, folder in folders.items():
+        if progress:
+            print(f"Seed {seed}:", file=sys.stderr, flush=True)
+        is_begun = (folder / CARD).is_file()
+        arguments = {"name": name, "corpus": corpus, **settings, "resume": is_begun}
+        if first is not None and not is_begun:
+            card = read_card(first)
+            if not isinstance(corpus, (Corpus, PairCorpus)):
+                corpus = RunFolder.open_folder(first).corpus()
+            arguments |= {"corpus": corpus, **dict.fromkeys(READ_AS)}
+            arguments |= {"name": dataclasses.replace(card, seed=None)}
+            arguments |= {"weights": card.weights or None}
+        first = first or folder
+        try:
+            arguments |= {"seed": seed, "output": folder, "progress": progress, "evaluate": True}
+            results = train(**arguments).results
+        except FinishedError:
+            results = RunFolder.open_folder(folder).results
+        row = {"seed": seed, "path": str(folder), "best_epoch": results["best_epoch"]}
+        runs.append(
+            row | {k: v for k, v in results.items() if k.startswith(FIGURES) and is_number(v)}
+        )
+    figures = {key: [run[key] for run in runs] for key in runs[0] if key.startswith(FIGURES)}
+    result = {
+        "name": results["name"],
+        "seeds": seeds,
+        "runs": runs,
+        "mean": {key: statistics.mean(values) for key, values in figures.items()},
+        "deviation": {key: statistics.stdev(values) for key, values in figures.items()},
+    }
+    write_whole(Path(output) / SEEDS, json.dumps(result, indent=2) + "\n")
+    return result

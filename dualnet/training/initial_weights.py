@@ -22,33 +22,31 @@ def is_gated(config: Mapping[str, Any]) -> bool:
     return config.get("gate", "none") != "none"
 
 
-def load_source(weights: str, config: Mapping[str, Any], hint: str = "") -> LanguageModel | None:
-    """Load the model to start from, or return None if `weights` is ""; a gate needs one.
-
-    `hint` ends the error about a path that does not exist.
-    """
+def load_source(weights: str, config: Mapping[str, Any]) -> LanguageModel | None:
+    """Load the model to start from, or return None if `weights` is ""; a gate needs one."""
     if not weights and is_gated(config):
-        message = "must be given: a gate is trained on a trained model. Received: "
-        way_out = "Train the model with gate='none' first, then pass its RUN folder."
-        raise ArgumentError("weights", f"{message}gate={config['gate']!r} alone. {way_out}")
-    return Run.open(weights, name="weights", hint=hint).model() if weights else None
+        message = "must be given: a gate is trained on a trained model."
+        way_out = " Train the model with gate='none' first, then pass its RUN folder."
+        raise ArgumentError("weights", message, way_out, gate=config["gate"])
+    return Run.open(weights, name="weights").model() if weights else None
 
 
 def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return how `settings` say to read a corpus, nothing for a `Corpus`, and the other ones."""
-    fields, is_loaded = ReadingCorpus.names(), isinstance(corpus, (Corpus, PairCorpus))
-    options = {k: value for k, value in settings.items() if value is not None or k not in fields}
-    # Of a corpus that is loaded, `vocabulary_size` is an argument of the builder.
-    names = {*fields} - ({"vocabulary_size"} if is_loaded else set())
-    asked = ReadingCorpus(**{name: options.pop(name) for name in names & options.keys()})
-    read_as = asked.changed()
-    for name in read_as if is_loaded else ():
-        message = f"must be None for a `{type(corpus).__name__}`, which is read already."
-        way_out = " Give it to the function that loads the corpus."
-        raise ArgumentError(name, message, way_out, **{name: read_as[name]})
-    plain: dict[str, Any] = {"tokenizer": os.fspath, "fractions": list}  # as a card holds them
-    read_as |= {name: plain[name](read_as[name]) for name in plain if name in read_as}
-    return read_as, options
+    asked = ReadingCorpus.fields_of(settings)
+    others = {name: value for name, value in settings.items() if name not in asked}
+    read_as = ReadingCorpus(**asked).changed()
+    if isinstance(corpus, (Corpus, PairCorpus)):
+        if "vocabulary_size" in read_as:  # an argument of the builder
+            others["vocabulary_size"] = read_as.pop("vocabulary_size")
+        for name, value in read_as.items():
+            message = f"must be None for a `{type(corpus).__name__}`, which is read already."
+            raise ArgumentError(name, message, **{name: value})
+    if "tokenizer" in read_as:  # as a card holds it
+        read_as["tokenizer"] = os.fspath(read_as["tokenizer"])
+    if "fractions" in read_as:
+        read_as["fractions"] = list(read_as["fractions"])
+    return read_as, others
 
 
 def load_corpus(
@@ -87,9 +85,8 @@ def load_corpus(
             raise ArgumentError(key, message, way_out, **{key: read_as[key]})
         vocabulary = None
     loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **read_as})
-    if not match_words:
-        source_vocabulary = getattr(source, "source_vocabulary", None)
-        check_vocabulary(loaded, vocabulary, source_vocabulary, "the model to start from")
+    if source is not None and not match_words:
+        check_vocabulary(loaded, source, "the model to start from")
     return loaded
 
 
@@ -112,22 +109,16 @@ def load_with(
 
 
 def check_vocabulary(
-    corpus: Corpus | PairCorpus, own: Tokenizer | None, source: Tokenizer | None, owner: str
+    corpus: Corpus | PairCorpus, owner: LanguageModel | Run, description: str
 ) -> None:
-    """Raise `ValueError` if `corpus` has other words than the vocabulary that `owner` has.
-
-    A corpus of pairs must have `source`, too, as the vocabulary of its source.
-    """
-    pairs = [(corpus.vocabulary, own)]
-    way_out = "vocabulary=model.vocabulary"
-    if isinstance(corpus, PairCorpus):
-        pairs.append((corpus.source_vocabulary, source))
-        way_out = "tokenizer=(model.source_vocabulary, model.vocabulary)"
-    for loaded, own in pairs:
-        if own is not None and loaded.sha256 != own.sha256:
-            message = f"must have the vocabulary of {owner}, in the same order. Received: "
-            message += f"{loaded!r} where that has {own!r}. Load it with {way_out}, where model is "
-            raise ArgumentError("corpus", f"{message}dualnet.load(RUN).")
+    """Raise `ValueError` if `corpus` has other words than the model or RUN `owner`."""
+    for side in ("vocabulary", "source_vocabulary"):
+        loaded, own = getattr(corpus, side, None), getattr(owner, side, None)
+        if loaded and own and loaded.sha256 != own.sha256:
+            message = f"must have the vocabulary of {description}, in the same order. Received: "
+            way_out = "Load it with vocabulary=model.vocabulary, or pairs with "
+            way_out += "tokenizer=(model.source_vocabulary, model.vocabulary)."
+            raise ArgumentError("corpus", f"{message}{loaded!r}, not {own!r}. {way_out}")
 
 
 def load_start(

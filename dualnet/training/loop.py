@@ -37,10 +37,16 @@ from dualnet.training.fitting import Callbacks, fit
 from dualnet.training.interrupts import Interrupts, Stopped
 from dualnet.training.optimizers import optimizer_of
 from dualnet.training.recipe import RecipeArguments
-from dualnet.training.resuming import evaluated_epochs, has_begun
-from dualnet.training.resuming import resume as resume_run
 from dualnet.training.schedule import RESTART_FACTOR, History
-from dualnet.training.start import PAIRS_OF_ONES_OWN, Training, begin, policy_of, prepare
+from dualnet.training.start import (
+    PAIRS_OF_ONES_OWN,
+    Training,
+    begin,
+    has_begun,
+    policy_of,
+    prepare,
+    resumed,
+)
 from dualnet.training.user_callbacks import UserCallbacks
 
 ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
@@ -186,8 +192,8 @@ def train(
         if devices is not None:
             stack.enter_context(data_parallel(devices).scope())
         if resume and has_begun(folder):
-            resumed = resume_run(name, corpus, folder, **run, may_be_finished=not evaluate)
-            training = stack.enter_context(resumed)
+            begun = resumed(name, corpus, folder, **run, may_be_finished=not evaluate)
+            training = stack.enter_context(begun)
         else:
             training = prepare(name, corpus, folder, **run)
             stack.enter_context(begin(training))
@@ -270,14 +276,14 @@ def _unseen(corpus: Corpus) -> str:
     unk_id = corpus.vocabulary.unk_id
     if unk_id is None or unk_id in corpus.train:
         return ""
-    share, split = max((np.mean(corpus.split(split) == unk_id), split) for split in SPLITS)
-    if not share:
-        return ""
-    return (
-        f"Warning: {UNK} is {share:.1%} of {split!r} and not in train, so no model learns "
-        "to expect it. Read the text as byte-level BPE, the default, or as words with a "
-        "`min_count` of at least 2."
-    )
+    for split in ("test", "valid"):
+        if share := np.mean(corpus.split(split) == unk_id):
+            return (
+                f"Warning: {UNK} is {share:.1%} of {split!r} and not in train, so no model learns "
+                "to expect it. Read the text as byte-level BPE, the default, or as words with a "
+                "`min_count` of at least 2."
+            )
+    return ""
 
 
 def _finish(training: Training, *, evaluate: bool) -> Run:
@@ -292,7 +298,7 @@ def _finish(training: Training, *, evaluate: bool) -> Run:
     if evaluate:
         results = _results_of(model, training)
         write_file(folder, RESULTS, json.dumps(results, indent=2) + "\n")
-    elif evaluated_epochs(folder) != len(history):
+    elif runs.Run.open_folder(folder).results.get("epochs") != len(history):
         (folder / RESULTS).unlink(missing_ok=True)  # outdated
     # With one of Keras's own optimizers, a saved model loads without dualnet.training.
     model.compile(optimizer=optimizer)
@@ -305,24 +311,22 @@ def _results_of(model: LanguageModel, training: Training) -> dict[str, Any]:
     """Evaluate `model` with batch size 1 and return the results of its run."""
     corpus, history = training.corpus, training.progress.history
     by_sentence = training.recipe.batching == "sentences"
-    evaluated: dict[str, Evaluation | PairEvaluation] = {}
+    figures: dict[str, float | str | None] = {}
     for split in ("valid", "test"):
+        result: Evaluation | PairEvaluation
         if isinstance(corpus, PairCorpus):
-            evaluated[split] = evaluate_pairs(model, corpus, split)
+            result = evaluate_pairs(model, corpus, split)
         else:
-            evaluated[split] = evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
+            result = evaluate_text(model, corpus.split(split), by_sentence=by_sentence)
+        figures[f"{split}_perplexity"] = result.perplexity
+        figures |= {f"{split}_{key}": value for key, value in result.figures().items()}
     steady = history[1:] or history  # the first epoch includes compilation
     restarts = training.progress.restarts
     restarted = {"epochs": restarts, "learning_rate_factor": RESTART_FACTOR ** len(restarts)}
     return {
         "name": model.name,
         "parameters": model.count_params(),
-        **{f"{split}_perplexity": result.perplexity for split, result in evaluated.items()},
-        **{
-            f"{split}_{key}": value
-            for split, result in evaluated.items()
-            for key, value in result.figures().items()
-        },
+        **figures,
         "batch_size": 1,  # of these figures
         "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),

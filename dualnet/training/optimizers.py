@@ -1,14 +1,17 @@
 """Keras's optimizers with exact clipping of embedding gradients and averaging of the weights."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 from keras import ops
 
-from dualnet._checks import ArgumentError
+from dualnet._backend import assign_all, restoring, values_of
 from dualnet._optimizers import CompiledUpdates
 
+Weights = list[keras.Variable] | None  # None stands for those of the model
 AVERAGES = ("none", "asgd", "mean", "two_tailed")
 
 
@@ -139,6 +142,15 @@ def optimizer_of(model):
     return getattr(model.optimizer, "inner_optimizer", model.optimizer)
 
 
+@contextlib.contextmanager
+def weights_in(model: keras.Model, values: Weights) -> Iterator[None]:
+    """Replace the weights of `model` by `values`, if any; restore them bit for bit afterwards."""
+    weights = [] if values is None else model.trainable_variables
+    with restoring(weights):
+        assign_all(weights, values_of(values or ()))
+        yield
+
+
 def _fastest(optimizer):
     """Return the class that Keras creates for `optimizer`: on torch, a fused one."""
     return type(optimizer()) if keras.config.backend() == "torch" else optimizer
@@ -182,11 +194,6 @@ class RectifiedAdam(Averaging, keras.optimizers.Adam):
 
     Reference: Liu et al., 2020, https://arxiv.org/abs/1908.03265, Algorithm 2
     """
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        if self.amsgrad:
-            raise ArgumentError("amsgrad", "must be False, as in the paper.", amsgrad=True)
 
     def update_step(self, gradient, variable, learning_rate):
         rate, gradient = ops.cast(learning_rate, variable.dtype), ops.cast(gradient, variable.dtype)

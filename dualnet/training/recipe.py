@@ -295,16 +295,14 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     >>> arguments["units"], recipe.epochs
     (8, 3)
     """
-    arguments = [key for key in zoo.known_arguments(card, overrides) if key != "name"]
     fields = Recipe.names()
+    known = [*zoo.known_arguments(card, overrides), *fields]
     overrides = {name: plain(value) for name, value in overrides.items()}
-    for key in (*card.config, *overrides):
-        if key not in arguments and not (key in overrides and key in fields):
-            value = {**card.config, **overrides}[key]
-            lists = f"help(dualnet.builders.{card.builder}) and help(dualnet.training.Recipe)"
-            way_out = did_you_mean(key, arguments + fields) or f" {lists} list them."
-            message = "must be an argument of the builder or of the recipe."
-            raise ArgumentError(key, message, way_out, **{key: value})
+    for name in overrides.keys() - {*known}:
+        lists = f"help(dualnet.builders.{card.builder}) and help(dualnet.training.Recipe)"
+        way_out = did_you_mean(name, known) or f" {lists} list them."
+        message = "must be an argument of the builder or of the recipe."
+        raise ArgumentError(name, message, way_out, **{name: overrides[name]})
     of_recipe = {*fields}
     if "members" not in card.config:
         of_recipe -= part_options({**card.config, **overrides})

@@ -3,29 +3,27 @@
 import math
 import sys
 import time
+from pathlib import Path
 
-import keras
-
-from dualnet import _tensorboard
 from dualnet._contexts import progress_bar
 from dualnet._files import write_csv
 from dualnet.plots import plot_curves
-from dualnet.training.schedule import TRAIN
-from dualnet.training.start import Training
+from dualnet.training.schedule import TRAIN, History
+from dualnet.training.start import Stage, Training
 from dualnet.training.two_tailed import PLAIN
 
 REFRESH_SECONDS = 0.5
 LOG_SECONDS = 60.0  # between lines where there is no terminal
 TIMED_SECONDS = 5.0  # of steps, after which it is told how long an epoch takes
+EVENTS = "events.out.tfevents.0.dualnet"  # file for TensorBoard
 REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
 
 
-class Report(keras.callbacks.Callback):
+class Report(Stage):
     """Shows a bar on a terminal, a line now and then elsewhere, and a line for each epoch."""
 
     def __init__(self, training: Training, *, show: bool) -> None:
-        super().__init__()
-        self.training = training
+        super().__init__(training)
         self.show = show and sys.stderr is not None
         self.has_bar = self.show and sys.stderr.isatty()
         self.refreshed = self.logged = -math.inf  # times
@@ -34,29 +32,29 @@ class Report(keras.callbacks.Callback):
         self.bar = progress_bar(show=self.has_bar, auto_refresh=False)
         self.task = self.bar.add_task("", completed=training.steps_read, figures="")
 
-    def on_epoch_begin(self, epoch, logs=None):
-        last = self.params["epochs"]
+    def begin_epoch(self, epoch: int, last: int) -> None:
+        self.last = last
         self.timed_from = None
         self.place = f"epoch {epoch + 1}/{last}"
         self.bar.update(self.task, description=self.place, total=self.training.steps * last)
         self.bar.start()
         self._show(", compiling" * math.isinf(self.refreshed))
 
-    def on_train_batch_end(self, batch, logs=None):
+    def end_step(self, perplexity: float) -> None:
         training, now = self.training, time.perf_counter()
         if now - self.refreshed <= REFRESH_SECONDS:
             return
         self.refreshed = now
         speed = training.tokens_read / training.progress.seconds
-        self._show(f"  {speed:,.0f} tokens/s  perplexity {logs['perplexity']:.1f}")
+        self._show(f"  {speed:,.0f} tokens/s  perplexity {perplexity:.1f}")
         # The first step compiles.
         began, step = self.timed_from = self.timed_from or (now, training.steps_read)
         if not self.is_timed and now - began > TIMED_SECONDS:
             self.is_timed = True
             seconds = (now - began) / (training.steps_read - step) * training.steps
-            self.print(told_time(seconds, self.params["epochs"]))
+            self.print(told_time(seconds, self.last))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def end_epoch(self) -> None:
         row = self.training.progress.history[-1]
         phase = "" if row["phase"] == TRAIN else f" ({row['phase']})"
         bleu = f", BLEU {row['val_bleu']:.2f}" if "val_bleu" in row else ""
@@ -89,16 +87,15 @@ class Report(keras.callbacks.Callback):
             self.print(f"{self.place}  {tokens}")
 
 
-class Tables(keras.callbacks.Callback):
+class Tables(Stage):
     """Writes `metrics.csv`, the TensorBoard scalars and `curves.png` after each epoch."""
 
     def __init__(self, training: Training) -> None:
-        super().__init__()
-        self.training = training
+        super().__init__(training)
         self.drawn = -math.inf  # when
         self.num_events = 0  # epochs that this process has written for TensorBoard
 
-    def on_epoch_end(self, epoch, logs=None):
+    def end_epoch(self) -> None:
         self.write(draw=time.perf_counter() - self.drawn > REDRAW_SECONDS)
 
     def write(self, *, draw: bool = True) -> None:
@@ -106,12 +103,9 @@ class Tables(keras.callbacks.Callback):
         names = list(history[0])
         rows = [[row.get(name, "") for name in names] for row in history]
         write_csv(folder / "metrics.csv", [names, *rows])
-        events = []
-        for row in history[self.num_events :]:
-            scalars = {tag: value for tag, value in row.items() if tag != "phase"}
-            events.append((int(row["epoch"]), scalars))
-        # At first a fresh file, so that a resumed run has each epoch once.
-        _tensorboard.write(folder / "tensorboard", events, append=self.num_events > 0)
+        if not self.num_events:  # a fresh file, so that a resumed run has each epoch once
+            (folder / "tensorboard" / EVENTS).unlink(missing_ok=True)
+        append_events(folder / "tensorboard", history[self.num_events :])
         self.num_events = len(history)
         if draw:
             columns = {"valid": "val_perplexity", "train": "perplexity"}
@@ -121,6 +115,28 @@ class Tables(keras.callbacks.Callback):
             curves = {f"{model} {n}": [row[key] for row in history] for n, key in columns.items()}
             plot_curves(curves, folder / "curves.png")
             self.drawn = time.perf_counter()
+
+
+def append_events(folder: Path, history: History) -> None:
+    """Append the scalars of some epochs to the file for TensorBoard in `folder`.
+
+    Keras's callback and tensorboard's own event writer load TensorFlow; its record writer does not.
+    """
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    folder.mkdir(exist_ok=True)
+    # Not renamed into place: a TensorBoard that is running goes on reading the open file.
+    with (folder / EVENTS).open("ab") as file:
+        writer = RecordWriter(file)
+        if not file.tell():
+            writer.write(Event(file_version="brain.Event:2").SerializeToString())
+        for row in history:
+            event = Event(wall_time=time.time(), step=row["epoch"])
+            for tag, value in row.items():
+                if tag != "phase":
+                    event.summary.value.add(tag=tag, simple_value=value)
+            writer.write(event.SerializeToString())
 
 
 def told_time(seconds: float, epochs: int) -> str:

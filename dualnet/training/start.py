@@ -1,4 +1,4 @@
-"""Prepares a new run for training: its card, its corpus, its batches and its model."""
+"""Prepares a run for training, a new one or one to resume: card, corpus, batches and model."""
 
 import contextlib
 import dataclasses
@@ -11,8 +11,9 @@ import keras
 from dualnet import zoo
 from dualnet._checks import ArgumentError, StrPath, check_count
 from dualnet._contexts import dtype_policy
-from dualnet._files import claim, remove_unfinished, sha256_of_data
+from dualnet._files import claim, is_used, remove_unfinished, sha256_of_data
 from dualnet.builders import BUILDERS, LanguageModel, Transfer
+from dualnet.builders.parts import with_names
 from dualnet.cards import Card, with_members, with_vocabulary_size
 from dualnet.corpora import NAMES, Corpus, PairCorpus
 from dualnet.corpora.pair_batches import PairBatches
@@ -23,10 +24,11 @@ from dualnet.evaluation.translations import check_packages
 from dualnet.runs import Run
 from dualnet.runs import folder as run_folder
 from dualnet.runs.shipped import card_of_run, check_own, copy_licences, source_of
-from dualnet.training import initial_weights, kept
+from dualnet.training import checkpoints, initial_weights, kept
 from dualnet.training.checkpoints import Progress
-from dualnet.training.recipe import Recipe, split_overrides
-from dualnet.training.schedule import Plan, plan, watched
+from dualnet.training.optimizers import Weights, optimizer_of
+from dualnet.training.recipe import Recipe, plain, recipe_of, split_overrides
+from dualnet.training.schedule import Plan, is_round, plan, watched
 
 AnyCorpus = Corpus | PairCorpus
 Batches = TokenBatches | SentenceBatches | PairBatches
@@ -95,6 +97,22 @@ class Training:
         assert plan is not None
         return plan
 
+    @property
+    def averages(self) -> Weights:
+        """The averages that take the place of the weights in this epoch."""
+        if self.is_two_tailed or not self.plan.averaged:
+            return None
+        return optimizer_of(self.model).averages
+
+
+class Stage(keras.callbacks.Callback):
+    """What has a part in a training; its `model` is synchronized on JAX when it is read."""
+
+    def __init__(self, training: Training) -> None:
+        super().__init__()
+        self.training = training
+        self.set_model(training.model)
+
 
 @contextlib.contextmanager
 def begin(training: Training) -> Iterator[None]:
@@ -120,30 +138,27 @@ def prepare(
         weights = str(name)
     source_name = "" if weights is None else source_of(weights)
     published = name if isinstance(name, Card) else card_for(name, corpus)
-    with zoo.located(published, overrides):
+    with zoo.located(published, {*overrides, "name", "corpus", "weights"}):
         config, recipe = split_overrides(published, overrides)
         seed = check_count("seed", (published.seed or 0) if seed is None else seed, least=0)
-    check_model(published, config, corpus)
-    source = initial_weights.load_source(source_name, config)
-    if source_name and isinstance(corpus, (str, Path)):  # its own text is divided alike
-        read_as = {**Run.open(source_name).own_reading(corpus), **read_as}
-    corpus = initial_weights.load_corpus(
-        corpus, source, lowercase=published.lowercase, read_as=read_as,
-        match_words=not goes_on and not initial_weights.is_gated(config),
-    )  # fmt: skip
-    with zoo.located(published, overrides):
-        config = fit_to_corpus(config, recipe, corpus, overrides)
-    card = dataclasses.replace(
-        published, note="", seed=seed, weights=source_name, corpus=corpus.name,
-        lowercase=corpus.lowercase, trained_on=run_folder.corpus_table(corpus), config=config,
-        recipe={**dataclasses.asdict(recipe), "dtype_policy": policy_of(recipe)},
-    )  # fmt: skip
-    with zoo.located(card, overrides):
+        check_model(published, config, corpus)
+        source = initial_weights.load_source(source_name, config)
+        if source_name and isinstance(corpus, (str, Path)):  # its own text is divided alike
+            read_as = {**Run.open(source_name).own_reading(corpus), **read_as}
+        corpus = initial_weights.load_corpus(
+            corpus, source, lowercase=published.lowercase, read_as=read_as,
+            match_words=not goes_on and not initial_weights.is_gated(config),
+        )  # fmt: skip
+        card = dataclasses.replace(
+            published, note="", seed=seed, weights=source_name, corpus=corpus.name,
+            lowercase=corpus.lowercase, trained_on=run_folder.corpus_table(corpus),
+            config=fit_to_corpus(config, recipe, corpus, overrides),
+            recipe={**recipe.arguments(), "dtype_policy": policy_of(recipe)},
+        )  # fmt: skip
         training = ready(folder, card, recipe, corpus)
-    if source is not None:
-        training.transferred = initial_weights.load_start(
-            source, training.model, card, goes_on=goes_on
-        )
+        if source is not None:
+            model = training.model
+            training.transferred = initial_weights.load_start(source, model, card, goes_on=goes_on)
     return training
 
 
@@ -175,16 +190,14 @@ def ready(folder: Path, card: Card, recipe: Recipe, corpus: AnyCorpus) -> Traini
 def check_model(card: Card, config: Mapping[str, Any], corpus: AnyCorpus | str) -> None:
     """Raise `ArgumentError` unless the model can be trained as a whole, and on `corpus`."""
     if "members" in config and not initial_weights.is_gated(config):
-        message = "must be a model that is trained whole, or an ensemble with a gate. Received: "
-        way_out = "Train each member, then combine the RUN folders with `dualnet ensemble`."
-        raise ArgumentError("name", f"{message}{card.name!r}, an ensemble. {way_out}")
-    if (card.builder == "encoder_decoder") == isinstance(corpus, PairCorpus):
-        return
-    required = "a text, not pairs"
-    if card.builder == "encoder_decoder":
-        required = "pairs of texts, from corpora.load_pairs or --pairs FOLDER"
-    message = f"must be {required}, for the model {card.name!r}. Received: {corpus!r}."
-    raise ArgumentError("corpus", message)
+        message = "must be a model that is trained whole, or an ensemble with a gate."
+        way_out = " Train each member, then combine the RUN folders with `dualnet ensemble`."
+        raise ArgumentError("name", message, way_out, name=card.name)
+    translates = card.builder == "encoder_decoder"
+    if translates != isinstance(corpus, PairCorpus):
+        way_out = " Load pairs with corpora.load_pairs, or --pairs FOLDER." * translates
+        message = f"must be {'pairs' if translates else 'a text'} for the model {card.name!r}."
+        raise ArgumentError("corpus", message, way_out, corpus=corpus)
 
 
 def fit_to_corpus(
@@ -308,3 +321,134 @@ def identity(card: Card) -> str:
     recipe = {key: value for key, value in table["recipe"].items() if key not in RESUMABLE}
     parts = [card.name, card.seed, table["config"], recipe, card.trained_on["sha256"]]
     return sha256_of_data(parts)
+
+
+# --- a run to resume, with the settings that it started with
+
+
+class FinishedError(ValueError):
+    """A run to resume is finished: nothing is left to do."""
+
+
+def has_begun(folder: Path) -> bool:
+    """Tell a RUN folder from one whose training was stopped before its card was written."""
+    if (folder / run_folder.CARD).is_file():
+        return True
+    if not folder.is_dir() or is_used(folder, may_hold=run_folder.EARLY_FILES):
+        received = f"{str(folder)!r}, without {run_folder.CARD}. Train again, without --resume"
+        raise FileNotFoundError(f"--resume needs a RUN folder. Received: {received}.")
+    return False
+
+
+@contextlib.contextmanager
+def resumed(
+    name: StrPath | Card, corpus: AnyCorpus | str, folder: Path, *, seed: int | None,
+    weights: StrPath | None, settings: Mapping[str, Any], may_be_finished: bool,
+) -> Iterator[Training]:  # fmt: skip
+    """Yield the run in `folder`, restored; the other arguments are those of `train`."""
+    check_own(folder)
+    with claim(folder, resume=True):
+        remove_unfinished(folder)
+        remove_unfinished(folder / kept.FOLDER)
+        run = Run.open_folder(folder)
+        has_checkpoint = checkpoints.exist(folder)
+        _check_resumable(run, has_checkpoint)
+        read_as, overrides = initial_weights.reading(corpus, settings)
+        changes = {**with_names(overrides), **read_as}
+        if seed is not None:
+            changes["seed"] = seed
+        if weights is not None:
+            changes["weights"] = source_of(weights)
+        card = _resumed_card(run, name, changes, may_be_finished=may_be_finished)
+        corpus = _resumed_corpus(run, corpus)
+        table = run_folder.corpus_table(corpus)
+        moved = {key: table[key] for key in table.keys() & {"source", "pairs"}}
+        card = dataclasses.replace(card, trained_on={**card.trained_on, **moved})
+        source = None
+        if not has_checkpoint:  # it would hold the weights
+            source = initial_weights.load_source(card.weights, card.config)
+        with zoo.located(card, overrides):
+            training = ready(folder, card, recipe_of(card.recipe), corpus)
+        if source is not None:
+            initial_weights.load_start(source, training.model, card)
+            del source  # frees its memory
+        run_folder.write_card(folder, card)
+        restored = checkpoints.restore(folder, training.model, training.progress.run)
+        if restored is not None:
+            training.progress = restored
+        training.progress.run = identity(card)
+        yield training
+
+
+def _check_resumable(run: Run, has_checkpoint: bool) -> None:
+    """Raise for a RUN whose weights a new training would replace: of no checkpoint."""
+    note = run.table.get("note", "")
+    is_trained = note.startswith(kept.NOTE) or (run.path / "metrics.csv").is_file()
+    if is_trained and not has_checkpoint:
+        message = "--resume needs the checkpoints of a RUN. Received: "
+        way_out = "Go on from its weights into a new RUN: give the folder in place of a model."
+        raise FileNotFoundError(f"{message}{str(run.path)!r}, without any. {note} {way_out}")
+
+
+def _resumed_card(
+    run: Run, name: StrPath | Card, changes: dict[str, Any], *, may_be_finished: bool
+) -> Card:
+    """Return the card of the run to resume, its recipe updated with `changes`."""
+    run.check_sums((run_folder.CARD, *run_folder.VOCABULARIES))
+    card = run.card
+    card_name = name.name if isinstance(name, Card) else card.name
+    if not isinstance(name, Card) and source_of(name) != card.weights:
+        card_name = zoo.card(name).name  # else it began with this RUN, which may be gone
+    if card_name != card.name:
+        message = f"must be {card.name!r}, the model of the run in {str(run.path)!r}."
+        raise ArgumentError("name", message, name=card_name)
+    before = {**card.recipe, **card.config, "seed": card.seed, "weights": card.weights or None}
+    before |= {key: x for key, x in run.read_as.items() if x is not None or key not in before}
+    recipe = dict(card.recipe)
+    for key, value in changes.items():
+        value = plain(value)
+        if key in RESUMABLE:
+            recipe[key] = value
+        elif key not in before or before[key] != value:
+            message = f"must stay {before.get(key)!r}, as when the run started, with --resume."
+            raise ArgumentError(key, message, " Leave it out, or train again.", **{key: value})
+    _check_unfinished(run, recipe_of(recipe), may_be_finished=may_be_finished)
+    return dataclasses.replace(card, recipe=recipe)
+
+
+def _check_unfinished(run: Run, recipe: Recipe, *, may_be_finished: bool) -> None:
+    """Raise `ValueError` if `recipe` leaves nothing to do, or changes a phase that is over."""
+    latest = checkpoints.peek(run.path)
+    history = latest.history if latest else []
+    rounds = len({row["phase"] for row in history if is_round(row["phase"])})
+    epochs = recipe_of(run.card.recipe).epochs
+    if rounds and recipe.epochs != epochs:
+        message = f"must stay {epochs}, as when the run started: its fine-tuning has begun."
+        way_out = " To train longer, set finetune_epochs, the most epochs of a round."
+        raise ArgumentError("epochs", message, way_out, epochs=recipe.epochs)
+    evaluated = run.results.get("epochs")
+    if may_be_finished or evaluated != len(history) or plan(recipe, history) is not None:
+        return
+    last = f", the last in round {rounds} of fine-tuning" if rounds else ""
+    way_out = f"give more --epochs (such as {evaluated + 1}) or patience, or set finetune"
+    message = f"is finished: it has {evaluated} epochs{last}. To continue, {way_out}."
+    raise FinishedError(f"The run in {str(run.path)!r} {message}")
+
+
+def _resumed_corpus(run: Run, corpus: AnyCorpus | str) -> AnyCorpus:
+    """Return `corpus`, loaded, after a check that the run started with it."""
+    card = run.card
+    read_as = {**run.read_as, "lowercase": card.lowercase}
+    corpus = initial_weights.load_with(run.vocabulary, corpus, read_as)
+    if corpus.sha256 != card.trained_on["sha256"]:
+        message = f"must be the one that the run started with, {card.corpus!r}, unchanged."
+        received = f"{corpus.name!r} with another text"
+        raise ArgumentError("corpus", f"{message} Received: {received}. Train without --resume.")
+    initial_weights.check_vocabulary(corpus, run, "the run")
+    if isinstance(corpus, PairCorpus):
+        most = card.trained_on["pairs"].get("max_tokens")
+        if corpus.max_tokens != most:
+            message = "must leave out the same pairs as when the run started. Received: "
+            received = f"max_tokens={corpus.max_tokens} where it had {most}"
+            raise ArgumentError("corpus", f"{message}{received}. Load it alike, or train again.")
+    return corpus
