@@ -78,14 +78,9 @@ class HyperModel(keras_tuner.HyperModel):
         keras.utils.set_random_seed(self.job.seed)
         return compiled_model(card, recipe, self.corpus)
 
-    def fit(
-        self, hp: keras_tuner.HyperParameters, model: LanguageModel, *args: Any, **kwargs: Any
-    ) -> Any:
+    def fit(self, hp: keras_tuner.HyperParameters, model: LanguageModel, **kwargs: Any) -> Any:
         """Train `model` by its recipe; arguments of the tuner's `search` take precedence."""
         _, recipe = self._trial(hp)
-        if not args and "x" not in kwargs:
-            kwargs["x"] = batches_of(self.corpus, "train", recipe, seed=self.job.seed)
-            kwargs.setdefault("validation_data", batches_of(self.corpus, "valid", recipe))
 
         def planned(epoch: int, rate: float) -> float:
             past = model.history.history.get("val_perplexity", [])
@@ -95,8 +90,14 @@ class HyperModel(keras_tuner.HyperModel):
             return next_epoch.learning_rate if next_epoch else rate  # None past the last epoch
 
         schedule = keras.callbacks.LearningRateScheduler(planned)
-        kwargs["callbacks"] = [*kwargs.get("callbacks", ()), schedule]
-        return model.fit(*args, **{"epochs": recipe.epochs, **kwargs})
+        settings = {
+            "x": batches_of(self.corpus, "train", recipe, seed=self.job.seed),
+            "validation_data": batches_of(self.corpus, "valid", recipe),
+            "epochs": recipe.epochs,
+            **kwargs,
+            "callbacks": [*kwargs.get("callbacks", ()), schedule],
+        }
+        return model.fit(**settings)
 
     def _trial(self, hp: keras_tuner.HyperParameters) -> tuple[zoo.Card, Recipe]:
         """Return the card and the recipe of the trial with the values of `hp`."""

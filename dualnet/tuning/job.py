@@ -127,13 +127,15 @@ def decided(parameters: Iterable[Parameter], fixed: Mapping[str, object]) -> lis
     known = {name: Parameter(name=name, values=(value,)) for name, value in fixed.items()}
     possible: list[Parameter] = []
     for parameter in parameters:
+        if not parameter.when.keys() <= known.keys():
+            continue  # a parent is never active
         conditions: list[tuple[str, tuple[object, ...]]] = []
         for name, allowed in parameter.when.items():
-            conditions += [*(known[name].when.items() if name in known else ()), (name, allowed)]
+            conditions += [*known[name].when.items(), (name, allowed)]
         when: dict[str, tuple[object, ...]] = {}
         for name, allowed in conditions:
-            options = known[name].values or allowed if name in known else ()
-            when[name] = tuple(v for v in when.get(name, options) if v in allowed)
+            options = when.get(name, known[name].values or allowed)
+            when[name] = tuple(value for value in options if value in allowed)
         if all(when.values()):
             when = {name: when[name] for name in when if not known[name].is_constant}
             possible.append(dataclasses.replace(parameter, when=when))
@@ -225,8 +227,7 @@ class Job(Settings):
         for parameter in self.written:
             for name, allowed in parameter.when.items():
                 choices = {*map(str, known.get(name, ()))}  # of a range, none
-                others = {*map(str, allowed)} - choices if len(choices) > 1 else set()
-                if name not in known or others:
+                if name not in known or not (len(choices) < 2 or choices >= {*map(str, allowed)}):
                     received = f"Received: {name} = {list(allowed)}."
                     message = f"of {parameter.name!r} must hold other settings with their values."
                     hint = did_you_mean(name, searched)

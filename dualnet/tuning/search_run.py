@@ -298,8 +298,6 @@ def _check(job: Job) -> None:
         known += [*AdaptationRule.names(), *Cache.names()]
     elif job.kind == "gate":
         known = [*Gate.names(), *Recipe.names()]
-    elif not job.model:
-        raise ArgumentError("model", "must be given for a job of the kind 'training'.")
     else:
         known = [*zoo.known_arguments(zoo.card(job.model)), *Recipe.names()]
     solved = job.solved_sizes if job.parameters else ()
@@ -324,7 +322,10 @@ def _begin(
 
     The search goes on from `before`, unless that is None.
     """
-    opened = _open_run(job, run)
+    if (run is None) != (job.kind == "training"):
+        rule = "must be given, a RUN folder," if run is None else "must be left out"
+        raise ArgumentError("run", f"{rule} for a job of the kind {job.kind!r}.")
+    opened = None if run is None else Run.open_folder(run).check_language_model()
     if corpus is None and not opened:
         raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
     for key, value in read_as.items() if opened else ():
@@ -345,13 +346,10 @@ def _begin(
         loaded = load_with(opened.vocabulary, name, opened.own_reading(name))
     else:
         loaded = cast(Corpus, opened.corpus())  # a search takes no translators
-    hypermodel = None
+    hypermodel = HyperModel(job, loaded) if job.kind == "training" else None
     epochs = 1
     if job.kind != "evaluation":
-        card = zoo.card(GATED)
-        if job.kind == "training":
-            hypermodel = HyperModel(job, loaded)
-            card = hypermodel.card
+        card = hypermodel.card if hypermodel else zoo.card(GATED)
         epochs = split_overrides(card, job.fixed)[1].epochs  # fails now, not in every trial
     make_oracle(job, epochs=epochs)  # raises before anything is written
     state = Search(
@@ -372,14 +370,6 @@ def _begin(
         write_corpus(folder / CORPUS, loaded)
     state.write()
     return state, hypermodel
-
-
-def _open_run(job: Job, path: StrPath | None) -> Run | None:
-    """Open the RUN folder that the job searches the gate or the evaluation of."""
-    if (path is None) != (job.kind == "training"):
-        rule = "must be given, a RUN folder," if path is None else "must be left out"
-        raise ArgumentError("run", f"{rule} for a job of the kind {job.kind!r}.")
-    return None if path is None else Run.open_folder(path).check_language_model()
 
 
 # --- a worker of another machine
