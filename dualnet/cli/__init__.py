@@ -89,7 +89,7 @@ def _run(words: list[str]) -> int:
 
 
 def _about(words: list[str]) -> str:
-    """Return what is printed without a command: where to begin, the version, or all commands."""
+    """Return the text without a command: where to begin, the version, or the list of commands."""
     first, *rest = words or [""]
     actions = [name for name in FUNCTIONS if first and name.startswith(f"{first} ")]
     if not first:

@@ -74,7 +74,7 @@ class Options(Settings):
 
     @classmethod
     def option(cls, name: str) -> Mapping[str, Any]:
-        """Return what the field `name` says of its option: arguments of argparse, and others."""
+        """Return the description of the option of a field: arguments of argparse, and others."""
         return cls.__dataclass_fields__[name].metadata.get("option", {})
 
     @classmethod

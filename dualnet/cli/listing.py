@@ -315,7 +315,7 @@ def _bytes_per_token(corpus: Corpus, options: Data) -> dict[str, float]:
 
 
 def _pairs(corpus: PairCorpus) -> Result:
-    """Return how many pairs each split has, how long they are, and how many were left out."""
+    """Return the number and the lengths of the pairs of each split, and of those left out."""
     lower = ", lower-cased" * corpus.lowercase
     lines = [f"{corpus.name} from {corpus.folder}, {corpus.source} to {corpus.target}{lower}"]
     length = "{tokens:,} tokens, median {median:g}, longest {longest:,}"

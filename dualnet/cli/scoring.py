@@ -71,7 +71,7 @@ class Streaming(Options):
     needs = {"output": ["resume"]}
 
     def read(self, line: Line) -> Any:
-        """Return what a line holds, as the scorer takes it."""
+        """Return the item of a line, as the scorer takes it."""
         return line.text
 
     def part(self) -> tuple[int, int]:

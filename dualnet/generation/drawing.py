@@ -79,7 +79,7 @@ def drawn_by(weights: Tensor, random: Tensor) -> Tensor:
 
 
 def drawn_from_nucleus(weights: Tensor, random: Tensor, top_p: Tensor) -> Tensor:
-    """Return what `drawn_by` does for the fewest columns, the highest first, that reach `top_p`.
+    """Return a column of each row, drawn from the fewest, the highest first, that reach `top_p`.
 
     The least weight of these is found by halving an interval: XLA sorts a vocabulary slowly.
     """

@@ -164,7 +164,7 @@ class Run:
         return {key: self.trained_on.get(key, default) for key, default in files.READ_AS.items()}
 
     def own_reading(self, corpus: StrPath) -> dict[str, Any]:
-        """Return how the run divided its text, if that is the file `corpus`; else {}."""
+        """Return the `fractions` of the run, if its text is the file `corpus`; else {}."""
         path = os.path.expanduser(corpus)
         own = os.path.realpath(self.trained_on.get("source", ""))
         is_own = os.path.isfile(path) and os.path.realpath(path) == own
