@@ -3,11 +3,11 @@
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
 from dualnet._checks import ArgumentError, check_count
+from dualnet._types import Tensor
 
 _joined = False  # whether this process has joined the other hosts
 
@@ -76,14 +76,14 @@ def num_devices() -> int:
     return active.num_model_replicas if isinstance(active, keras.distribution.DataParallel) else 1
 
 
-def divided(values: Any) -> Any:
+def divided(values: Tensor) -> Tensor:
     """Return tensors `(rows, ...)` with rows that divide evenly spread over the devices."""
     count = num_devices()
     if count == 1:
         return values
     active = keras.distribution.distribution()
 
-    def divide(value: Any) -> Any:
+    def divide(value: Tensor | None) -> Tensor | None:
         if value is None or not value.shape or value.shape[0] % count:
             return value
         axes = [active.batch_dim_name, *[None] * (len(value.shape) - 1)]

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
+from dualnet._columns import ManyTexts
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
 from dualnet._types import Tensors
@@ -223,12 +224,12 @@ class Learner:
         with self._lock:
             self._state = self._start(self._state.moments if self.rule == "rms" else None)
 
-    def generate(self, prompt: Any, **settings: Any) -> Any:
+    def generate(self, prompt: str | ManyTexts, **settings: Any) -> Any:
         """Return `dualnet.generate` of the model that has learnt; it starts at the prompt."""
         with self._kind.lock:
             return generate(self._kind.taught(self.model, self._state.memory), prompt, **settings)
 
-    def translate(self, texts: Any, **settings: Any) -> Any:
+    def translate(self, texts: str | ManyTexts, **settings: Any) -> Any:
         """Return `dualnet.translate` of the translator that has learnt."""
         with self._kind.lock:
             model: Any = self._kind.taught(self.model, self._state.memory)
@@ -424,9 +425,10 @@ def _batch(rows: list[tuple[_Segment, _State, Rule]], lengths: tuple[int, ...]) 
     return batch
 
 
-def _row(answer: Any, row: int) -> Any:
+def _row(answer: Tensors, row: int) -> Tensors:
     """Return copies of one row: a view would hold the whole batch."""
-    return keras.tree.map_structure(lambda array: array[row].copy(), answer)
+    copies: Tensors = keras.tree.map_structure(lambda array: array[row].copy(), answer)
+    return copies
 
 
 def _lengths(lesson: Lesson, segment: _Segment, longest: int) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from dualnet.evaluation.texts import scores_of
 from dualnet.requests import Scoring, Surprising
 
 Row = dict[str, Any]
+# From texts and the `sentence_id` of the first to the rows and totals of each.
+RowsOfTexts = Callable[[Sequence[str], int], Iterable[tuple[list[Row], Totals]]]
 
 
 class TextScorer:
@@ -71,11 +73,11 @@ class TextScorer:
             self.totals += totals
         return rows
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Row:
         """Return the totals as JSON."""
         return dataclasses.asdict(self.totals)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Row) -> None:
         self.totals = Totals(**state)
 
 
@@ -86,7 +88,7 @@ class SurprisalScorer(TextScorer):
         of_texts: the function that `adaptation.surprisals.surprisals` yields.
     """
 
-    def __init__(self, model: LanguageModel, request: Surprising, of_texts: Any) -> None:
+    def __init__(self, model: LanguageModel, request: Surprising, of_texts: RowsOfTexts) -> None:
         super().__init__(model, request)
         self.of_texts = of_texts
         self.columns = {"sentence_id": int, "token_id": int, "token": str, "surprisal": float}
@@ -143,7 +145,7 @@ class PairScorer:
             tokens=self.tokens,
         )
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Row:
         """Return the totals as JSON."""
         by = {
             kind: {name: dataclasses.astuple(each) for name, each in accuracies.items()}
@@ -151,7 +153,7 @@ class PairScorer:
         }
         return {"tokens": self.tokens, "unknown": self.unknown, **by}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: Row) -> None:
         self.tokens, self.unknown = state["tokens"], state["unknown"]
         for kind, by in self.by.items():
             by.update({name: Accuracy(*numbers) for name, numbers in state[kind].items()})

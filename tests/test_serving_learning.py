@@ -16,7 +16,6 @@ from dualnet.cli import main
 from dualnet.requests import Exporting
 from dualnet.serving import saved_model
 from dualnet.serving.learning import Memories
-from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary
 from tests.checks import once, strong
 from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
@@ -177,7 +176,7 @@ def test_a_step_that_is_not_finite_is_not_applied_and_said(served):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"memory": np.zeros((1, 7))}, "`memory` must have 22 numbers in each row, or none"),
+        ({"memory": np.zeros((1, 7))}, "`memory` must be zeros, or what .* learnt: 22 numbers"),
         ({"memory": np.zeros((2, 22))}, "`memory` must have one row for each row of `ids`"),
         ({"memory": np.ones((1, 22))}, "`memory` must be zeros, or what this very model has"),
         ({"learning_rate": [np.nan]}, "`learning_rate` must be finite"),
@@ -230,9 +229,8 @@ def test_the_documented_table_names_all_inputs_and_outputs(served):
 def endpoints_of(model, learn):
     """Return a client of `learn` and `score`, as graphs, without export."""
     memories = Memories(model, Exporting(learn=learn, **SETTINGS))
-    reader = ServedReader(model, memories.graph)
-    score = saved_model._score(reader)
-    return graph_client({"learn": memories.learn(reader), "score": memories.read_with(score)})
+    score = saved_model._score(memories.reader)
+    return graph_client({"learn": memories.learn(), "score": memories.read_with(score)})
 
 
 @pytest.mark.parametrize(

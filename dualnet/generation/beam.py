@@ -181,7 +181,7 @@ class Search:
             as the largest.
         length_normalization: float64, likewise.
         eos_id: As for `beam_search`.
-        sizes: The largest `beam`, `n_best` and `max_tokens`, where they are known.
+        time: The largest `max_tokens`, where it is known.
     """
 
     beam: Tensor
@@ -189,37 +189,36 @@ class Search:
     length_normalization: Tensor
     max_tokens: Tensor
     eos_id: int | None
-    sizes: tuple[Tensor, Tensor, Tensor] | None = None
+    time: Tensor | None = None
 
     def run(
-        self, step: LikeliestStep, states: States, first_ids: Tensor, is_running: Tensor = True
+        self, step: LikeliestStep, states: States, first_ids: Tensor
     ) -> tuple[Finished, Tensor]:
         """Return the finished hypotheses, and a sum of log-probabilities, nan if one of them was.
 
-        A sentence that is not running has one hypothesis, which is empty. The loop can be compiled.
+        The loop can be compiled.
         """
         *_, finished, total = ops.while_loop(
             self.is_open,
             lambda *progress: like(progress, self.advance(step, *progress)),
-            self.start(states, first_ids, is_running),
+            self.start(states, first_ids),
         )
         return finished, total
 
-    def start(self, states: States, first_ids: Tensor, is_running: Tensor = True) -> Progress:
+    def start(self, states: States, first_ids: Tensor) -> Progress:
         """Return the progress before the first step."""
         xp = numpy_of(first_ids)
-        settings, sentences = (self.beam, self.n_best, self.max_tokens), xp.shape(first_ids)[0]
-        width, count, time = self.sizes or (xp.max(column, initial=1) for column in settings)
-        is_running = xp.reshape(is_running, (-1, 1))
+        sentences, time = xp.shape(first_ids)[0], self.time
+        time = xp.max(self.max_tokens, initial=1) if time is None else time
+        width, count = (numpy_of(x).max(x, initial=1) for x in (self.beam, self.n_best))
         zeros = xp.zeros((sentences, count), "float64")
         finished = Finished(
             xp.zeros((sentences, count, time), "int32"),
             xp.zeros((sentences, count), "int32"),
             zeros,
-            xp.where(xp.logical_not(is_running) & (xp.arange(count) == 0), zeros, NONE),
+            zeros + NONE,
         )
-        scores = xp.zeros((sentences, width), "float64")
-        scores = xp.where(is_running & (xp.arange(width) == 0), scores, NONE)
+        scores = xp.where(xp.arange(width) == 0, xp.zeros((sentences, width), "float64"), NONE)
         prefixes = xp.zeros((sentences, width, time), "int32")
         tokens = prefixes[..., 0] + first_ids[:, None]
         every_row = _rows(xp.zeros_like(tokens), finished.scores[:, :1])
@@ -257,25 +256,9 @@ class Search:
         order = _rows(argsort(ids * width + parents), ids)
         totals, columns = top_k(_taken(totals, order), width)
         taken = _taken(order, _rows(columns, ids))
-        chosen = totals, _taken(ids, taken), taken // count % width
-        tokens, rows, *kept = self._extend(length + 1, chosen, prefixes, finished)
-        return length + 1, tokens, _take(states, rows), *kept, total
-
-    def _extend(
-        self, length: Tensor, chosen: tuple[Tensor, ...], prefixes: Tensor, finished: Finished
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Finished]:
-        """Return the tokens to read after a step, and the rows whose states follow them.
-
-        With them come new scores, prefixes and finished hypotheses; hypotheses have `length` tokens
-        now. A token without an open hypothesis is padding, id 0.
-
-        `chosen` are the likeliest extensions of the open hypotheses of each sentence, best first:
-        their scores, some perhaps NONE, their last tokens, and which hypotheses they extend, all
-        `(sentences, beam)`.
-        """
-        xp, (totals, ids, parents) = numpy_of(prefixes), chosen
-        totals = xp.where(xp.arange(xp.shape(totals)[1]) < self.beam[:, None], totals, NONE)
-        rows = _rows(parents, totals)
+        ids, rows = _taken(ids, taken), _rows(taken // count % width, totals)
+        totals = xp.where(xp.arange(width) < self.beam[:, None], totals, NONE)
+        length, states = length + 1, _take(states, rows)
         is_last = xp.arange(xp.shape(prefixes)[2]) == length - 1
         prefixes = xp.where(is_last, ids[..., None], _taken(prefixes, rows))
 
@@ -284,9 +267,8 @@ class Search:
         normalized = xp.where(is_done & (totals > NONE), self._normalized(totals, length), NONE)
         new = Finished(prefixes, xp.where(has_ended, length - 1, length), totals, normalized)
         pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
-        count = xp.shape(finished.scores)[1]
         order = argsort(-pool.normalized_scores)  # the first to finish, in a tie
-        best = _rows(order[:, :count], pool.scores)
+        best = _rows(order[:, : xp.shape(finished.scores)[1]], pool.scores)
         finished = Finished(*(_taken(part, best) for part in pool))
 
         scores = xp.where(is_done, NONE, totals)
@@ -295,7 +277,8 @@ class Search:
         # Scores only fall, and length helps most at the limit.
         bound = self._normalized(xp.max(scores, axis=1, keepdims=True), self.max_tokens[:, None])
         scores = xp.where(bound <= worst, NONE, scores)
-        return xp.where(scores > NONE, ids, 0), rows, scores, prefixes, finished
+        tokens = xp.where(scores > NONE, ids, 0)  # padding where none is open
+        return length, tokens, states, scores, prefixes, finished, total
 
     def _normalized(self, scores: Tensor, lengths: Tensor) -> Tensor:
         # A negative power underflows to 0, where a positive one would be infinite; -inf * 0 is nan.
@@ -363,10 +346,9 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
 
     def question(graph: Graph, segment: Tensors) -> Tensors:
         limits = {name: segment[name][:, 0] for name in ("max_tokens", "length_normalization")}
-        sizes = beam, n_best, ops.shape(segment["max_tokens"])[1]
-        first_ids = segment["first_ids"][:, 0]
-        beams = {"beam": ops.full((1,), beam, "int32"), "n_best": ops.full((1,), n_best, "int32")}
-        search = Search(eos_id=eos_id, **beams, **limits, sizes=sizes)
+        beams = {"beam": np.array([beam], "int32"), "n_best": np.array([n_best], "int32")}
+        time = ops.shape(segment["max_tokens"])[1]
+        search = Search(eos_id=eos_id, **beams, **limits, time=time)
         count = graph.constants
         # All hypotheses of a sentence share what was read of its source.
         constants = [ops.repeat(part, beam, axis=0) for part in segment["states"][:count]]
@@ -375,7 +357,7 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
             logits, states = graph.logits(tokens, [*constants, *states])
             return *likeliest_words(ops.cast(logits[:, -1], "float32"), beam, excluded_ids), states
 
-        finished, total = search.run(step, segment["states"][count:], first_ids)
+        finished, total = search.run(step, segment["states"][count:], segment["first_ids"][:, 0])
         return {**finished._asdict(), "total": total}
 
     return question

@@ -64,16 +64,15 @@ def continuations(
         "penalty": request.repetition_penalty,
     }
 
-    def continue_batch(batch: list[int]) -> list[list[int]]:
+    drawn: list[list[int]] = [[] for _ in streams]
+    for batch in _batches(streams, ROWS):
         reader = _reader(model, request, len(batch))
-        drawn: list[list[int]] = [[] for _ in batch]
         ended = np.zeros(len(batch), bool)
         randoms = [np.random.default_rng([seed, i]) for i in batch]
         logits, states = read(model, [streams[i] for i in batch])
         segment: Tensors = {n: np.full((len(batch), 1), float(x)) for n, x in settings.items()}
-        segment["stop_id"] = np.full(
-            (len(batch), 1), eos_id if request.stop_at_eos else -1, "int32"
-        )
+        stop_id = eos_id if request.stop_at_eos else -1
+        segment["stop_id"] = np.full((len(batch), 1), stop_id, "int32")
         for start in range(0, request.max_tokens, size):
             limits = np.where(ended, 0, min(size, request.max_tokens - start)).astype("int32")
             segment |= {"logits": logits, "states": states, "limits": limits[:, None]}
@@ -81,7 +80,7 @@ def continuations(
             if request.repetition_penalty != 1:
                 segment["seen"] = np.zeros(logits.shape, bool)
                 for row, i in enumerate(batch):
-                    segment["seen"][row, [*streams[i][first:], *drawn[row]]] = True
+                    segment["seen"][row, [*streams[i][first:], *drawn[i]]] = True
             with double_precision():
                 answer = reader.predict_on_batch(segment)
             logits, states = answer["logits"], answer["states"]
@@ -89,19 +88,16 @@ def continuations(
                 length, i = int(answer["lengths"][row]), batch[row]
                 check_logits(answer["values"][row, : length + 1].sum())
                 for word_id in answer["ids"][row, :length].tolist():
-                    drawn[row].append(word_id)
-                    if ends is not None and ends(streams[i], drawn[row]):
+                    drawn[i].append(word_id)
+                    if ends is not None and ends(streams[i], drawn[i]):
                         ended[row] = True
                         break
-                is_last = length < size or start + size >= request.max_tokens
-                ended[row] |= is_last
+                ended[row] |= length < size or start + size >= request.max_tokens
                 if on_tokens is not None:
-                    on_tokens(i, drawn[row], bool(ended[row]))
+                    on_tokens(i, drawn[i], bool(ended[row]))
             if ended.all():
                 break
-        return drawn
-
-    return _in_batches(continue_batch, streams, ROWS)
+    return drawn
 
 
 def _reader(model: LanguageModel, request: Drawing, rows: int) -> Reader:
@@ -168,17 +164,10 @@ def _block(
     return block
 
 
-def _in_batches(
-    function: Callable[[list[int]], list[Any]], streams: list[np.ndarray], rows: int
-) -> list[Any]:
-    """Return the results of `function` of indices, for all `streams`, `rows` at a time."""
-    results: list[Any] = [None] * len(streams)
-    order = sorted(range(len(streams)), key=lambda i: len(streams[i]))  # similar lengths together
-    for first in range(0, len(order), rows):
-        batch = order[first : first + rows]
-        for i, result in zip(batch, function(batch)):
-            results[i] = result
-    return results
+def _batches(streams: list[np.ndarray], rows: int) -> list[list[int]]:
+    """Return the positions of all `streams`, `rows` at a time, similar lengths together."""
+    order = sorted(range(len(streams)), key=lambda i: len(streams[i]))
+    return [order[first : first + rows] for first in range(0, len(order), rows)]
 
 
 def excluded(model: LanguageModel, request: Drawing) -> list[int]:
@@ -219,13 +208,13 @@ def likeliest_continuations(
     settings = request.given(Beaming.names())
     settings |= {"max_tokens": request.max_tokens, "eos_id": model.vocabulary.eos_id}
     settings["excluded_ids"] = excluded(model, request)
-
-    def search(batch: list[int]) -> list[list[Hypothesis]]:
-        how = {**settings, "first_ids": np.array([streams[i][-1] for i in batch])}
+    found: dict[int, list[Hypothesis]] = {}
+    for batch in _batches(streams, max(1, HYPOTHESES // settings["beam"])):
+        first_ids = np.array([streams[i][-1] for i in batch])
         _, states = read(model, [streams[i][:-1] for i in batch])
-        return compiled_search(model, {"states": states}, **how)
-
-    return _in_batches(search, streams, max(1, HYPOTHESES // settings["beam"]))
+        search = compiled_search(model, {"states": states}, first_ids=first_ids, **settings)
+        found |= zip(batch, search)
+    return [found[i] for i in range(len(streams))]
 
 
 OnText = Callable[..., object]  # of a piece of text, and of the position of its prompt

@@ -11,7 +11,7 @@ from keras import ops
 from dualnet._columns import Column, ManyTexts, Results, TextResults, texts_of
 from dualnet._fields import documented
 from dualnet._types import Tensor, Tensors
-from dualnet.builders import Graph, TranslationModel, bucket_length, reader_of
+from dualnet.builders import Graph, TranslationModel, bucket_length, questions, reader_of
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_translators
 from dualnet.generation.beam import (
@@ -240,27 +240,20 @@ def _first_states(graph: Graph, segment: Tensors) -> Tensors:
     return {"states": list(segment["states"])}
 
 
-def _next_words(graph: Graph, segment: Tensors) -> Tensors:
-    """Answer with `log_p`, the log-probabilities of all next words, after the last token."""
-    logits, states = graph.logits(segment["tokens"], [*segment["constants"], *segment["states"]])
-    return {"log_p": ops.log_softmax(logits[:, -1], axis=-1), "states": states}
-
-
 def _begin(
     model: TranslationModel, sources: Sequence[np.ndarray], beam: int
 ) -> tuple[Step, list[np.ndarray]]:
     """Return the step of `beam_search` for these sources, and the states that it begins in."""
     source = ops.convert_to_tensor(padded(sources))
     states = reader_of(model, _first_states).predict_on_batch({"source": source})["states"]
-    reader, count = reader_of(model, _next_words), model.graph.constants
+    reader, count = reader_of(model, questions.logits), model.graph.constants
     # All hypotheses of a sentence share what was read of its source.
     constants = [ops.convert_to_tensor(np.repeat(part, beam, axis=0)) for part in states[:count]]
 
     def step(tokens: np.ndarray, states: States) -> tuple[Tensor, States]:
         # Convert everything: on torch, Keras rejects a mix of tensors and arrays.
-        tokens, *states = map(ops.convert_to_tensor, [tokens, *states])
-        segment = {"tokens": tokens, "constants": constants, "states": states}
-        answer = reader.predict_on_batch(segment)
-        return answer["log_p"], answer["states"]
+        tokens, *states = map(ops.convert_to_tensor, [tokens, *constants, *states])
+        answer = reader.predict_on_batch({"tokens": tokens, "states": states})
+        return ops.log_softmax(answer["logits"][:, -1]), answer["states"]
 
     return step, states[count:]

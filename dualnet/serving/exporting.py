@@ -1,7 +1,7 @@
 """`export`: checks the path, writes the model in the chosen format, all or nothing."""
 
 import contextlib
-import glob
+import functools
 import os
 import re
 import tempfile
@@ -12,17 +12,16 @@ from typing import Unpack
 
 import keras
 
-from dualnet._checks import ArgumentError, StrPath, check_choice
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import documented
 from dualnet._files import flush, folder_beside, workplace_beside
-from dualnet._formats import ADDED
+from dualnet._formats import ADDED, Writer
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
-from dualnet.requests import FORMATS, SUFFIXES, Exporting, ExportingArguments, format_of
-from dualnet.text import EOS, UNK, SentencePieceTokenizer, Tokenizer, Vocabulary
+from dualnet.requests import SUFFIXES, Exporting, ExportingArguments, format_of
+from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.loading import TOKENIZER_FILES
-from dualnet.text.plain_text import check_text
 
 
 def endpoints(
@@ -48,9 +47,9 @@ def endpoints(
         >>> serving.endpoints(translator)
         ['encode', 'step', 'translate']
     """
-    check_choice("format", format, FORMATS)
     if isinstance(model, TranslationModel):
-        return ["encode", "step", *([] if _has_no_end(model) else ["translate"])]
+        has_end = getattr(model.vocabulary, "eos_id", None) is not None
+        return ["encode", "step", *["translate"] * has_end]
     if format != "saved_model":
         return ["step"] if SUFFIXES[format] else []
     text = [] if why_no_text(model) else ["score_text", "generate_text", "predict_next_text"]
@@ -68,7 +67,7 @@ def why_no_text(model: LanguageModel) -> str:
     """
     tokenizer = model.vocabulary
     if isinstance(model, TranslationModel):
-        if _has_no_end(model):
+        if "translate" not in endpoints(model):
             return f"a translator takes ids, and `translate` needs a tokeniser with {EOS}."
         return "a translator takes ids, which the tokenisers in assets.extra make."
     if tokenizer is None:
@@ -83,14 +82,6 @@ def why_no_text(model: LanguageModel) -> str:
     if tokenizer.eos_id is None:
         return f"they need {EOS}, which the vocabulary does not hold."
     return ""
-
-
-def _is_closed(tokenizer: Tokenizer) -> bool:
-    return isinstance(tokenizer, Vocabulary) and tokenizer.unk_id is None
-
-
-def _has_no_end(model: TranslationModel) -> bool:
-    return model.vocabulary is None or model.vocabulary.eos_id is None
 
 
 @documented(Exporting)
@@ -144,7 +135,6 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
     format = request.format or format_of(path)
     if format not in ADDED:
         check_exports()
-    check_text("path", os.fspath(path))
     path = Path(path).resolve()
     if format != "saved_model":
         if request.learn is not None:
@@ -153,11 +143,26 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
         if isinstance(model, TranslationModel):
             required = "must be 'saved_model' for a model that translates."
             raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
-    if SUFFIXES[format]:
-        _export_file(model, path, format, request)
-    else:
-        _export_folder(model, path, format, request)
+    write = _export_file if SUFFIXES[format] else _export_folder
+    write(model, path, format, request)
     return path
+
+
+def _writer(model: LanguageModel, format: str, request: Exporting) -> Writer:
+    """Return what writes the format; raise `ArgumentError` for a model that it cannot hold."""
+    if format in ADDED:
+        return ADDED[format].prepare(model, request)
+    if format == "saved_model":
+        return functools.partial(_write_saved_model, model, request)
+    if model.cache_size:
+        required = "must be 'saved_model' for a model with a cache, which no single step can hold."
+        received = f"Received: format={format!r} with a cache of {model.cache_size} words."
+        way_out = " Export the model without the cache, or as a SavedModel."
+        raise ArgumentError("format", f"{required} {received}", way_out)
+    from dualnet.serving import one_step
+
+    step = one_step.onnx_bytes if format == "onnx" else one_step.litert_bytes
+    return functools.partial(step, model)
 
 
 def _export_folder(model: LanguageModel, directory: Path, format: str, request: Exporting) -> None:
@@ -168,19 +173,17 @@ def _export_folder(model: LanguageModel, directory: Path, format: str, request: 
         directory.parent.mkdir(parents=True, exist_ok=True)
         with folder_beside(directory) as unfinished:
             unfinished.chmod(0o755)  # a server may run as another user
-            if format in ADDED:
-                ADDED[format].prepare(model, request)(unfinished)
-            else:
-                _write_saved_model(model, unfinished, request)
+            _writer(model, format, request)(unfinished)
             _check_new_or_empty(directory)  # another export may have finished first
 
 
-def _write_saved_model(model: LanguageModel, folder: Path, request: Exporting) -> None:
+def _write_saved_model(model: LanguageModel, request: Exporting, folder: Path) -> None:
     from dualnet.serving import learning, saved_model
 
     names = endpoints(model, learn=request.learn)
     memories = learning.Memories(model, request) if request.learn is not None else None
-    if "score_text" in names and _is_closed(model.vocabulary):
+    vocabulary = model.vocabulary if "score_text" in names else None
+    if isinstance(vocabulary, Vocabulary) and vocabulary.unk_id is None:
         warnings.warn(
             f"The vocabulary of this model is closed: it has no {UNK}, so the endpoints "
             "that read text refuse one with any other word. Train on byte-level BPE, "
@@ -194,37 +197,25 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
     if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
         required = f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}."
         raise ArgumentError("path", required, path=str(path))
-    data_of = ADDED[format].prepare(model, request) if format in ADDED else None
+    data_of = _writer(model, format, request)
     with _explained("path", path):  # before the slow work
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
-    if model.cache_size:
-        required = "must be 'saved_model' for a model with a cache, which no single step can hold."
-        received = f"Received: format={format!r} with a cache of {model.cache_size} words."
-        way_out = " Export the model without the cache, or as a SavedModel."
-        raise ArgumentError("format", f"{required} {received}", way_out)
-
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
-        data = data_of() if data_of else _one_step(model, format)
-    beside = {name: path.with_name(f"{path.name}.{name}") for name in TOKENIZER_FILES}
+        data = data_of()
     with _explained("path", path), workplace_beside(path) as unfinished:
-        if model.vocabulary is not None and data_of is None:
-            model.vocabulary.save(unfinished / beside[model.vocabulary.file_name].name)
+        if model.vocabulary is not None and format not in ADDED:
+            model.vocabulary.save(unfinished / model.vocabulary.file_name)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)
         # Killed from here on, it leaves no model, rather than one beside another's tokeniser.
         path.unlink(missing_ok=True)
-        for file in beside.values():
-            file.unlink(missing_ok=True)
-        for file in unfinished.glob(f"{glob.escape(path.name)}.*"):
-            os.replace(file, path.with_name(file.name))
+        for name in TOKENIZER_FILES:
+            beside = path.with_name(f"{path.name}.{name}")
+            beside.unlink(missing_ok=True)
+            if (unfinished / name).exists():
+                os.replace(unfinished / name, beside)
         os.replace(unfinished / path.name, path)
-
-
-def _one_step(model: LanguageModel, format: str) -> bytes:
-    from dualnet.serving import one_step
-
-    return one_step.onnx_bytes(model) if format == "onnx" else one_step.litert_bytes(model)
 
 
 def _check_new_or_empty(directory: Path) -> None:

@@ -15,10 +15,11 @@ from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.requests import Exporting, LearnerRule
 from dualnet.serving import requests
 from dualnet.serving.requests import Endpoint, Input
-from dualnet.serving.served_reader import ServedReader, TextReader, scored_text
+from dualnet.serving.served_reader import ServedReader, TextReader, by_windows, scored_text
 
+Learnt = tuple[list[Tensor], Tensor]  # states, and the differences of each row
+Taught = tuple[Learnt, Tensor]  # and how many steps of each row were skipped
 REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
-MEMORY = {"memory": requests.finite(None)}  # of any size, so that a wrong one is told
 
 
 class Memories:
@@ -28,7 +29,7 @@ class Memories:
     that it belongs to. Zeros, or no columns at all, are the plain model.
 
     Attributes:
-        graph: `Graph` of the model, with the weights that were added to it.
+        reader: `ServedReader` of the model, with the weights that were added to it.
         size: int. Length of a memory.
     """
 
@@ -37,7 +38,7 @@ class Memories:
             required = "must be None for a translator, whose export does not learn."
             raise ArgumentError("learn", required, " dualnet.Learner does.", learn=request.learn)
         which = adapted(model, request.learn, name="learn")
-        self.graph, self.lesson = which.graph, Lesson(model, which, "sgd")
+        self.reader, self.lesson = ServedReader(model, which.graph), Lesson(model, which, "sgd")
         if not (self.lesson.by_row and self.lesson.masked):
             names = ", ".join(map(repr, ["connection", *ADDED]))
             required = f"must name weights that learn for each row of a batch: {names}, 'matrix:8'"
@@ -52,130 +53,124 @@ class Memories:
         names = " ".join([checksum_of(model), *which.weights])
         # At most 2^24: exact in float32.
         self.mark = float(int(hashlib.sha256(names.encode()).hexdigest()[:6], 16) + 1)
+        required = "zeros, or what this very model has learnt:"
+        required += (
+            f" {self.size} numbers, of which the last, the mark of the model, is {self.mark:.0f}"
+        )
+        # Of any size, so that a wrong one is told.
+        self.input = {"memory": Input(tf.float32, (None,), required, self._is_own)}
+
+    def _is_own(self, memory: Tensor, _: Tensors) -> Tensor:
+        width = tf.shape(memory)[1]
+        is_marked = tf.reduce_any(tf.equal(memory[:, -1:], self.mark), axis=1)
+        is_zero = tf.reduce_all(tf.equal(memory, 0.0), axis=1)
+        is_finite = tf.reduce_all(tf.math.is_finite(memory), axis=1)
+        return (is_marked | is_zero) & is_finite & ((width == self.size) | (width == 0))
 
     def read_with(self, endpoint: Endpoint) -> Endpoint:
         """Return `endpoint` with a further input, `memory`, with which each row is read."""
         function, declared = endpoint
 
         def remembering(inputs: Tensors) -> Tensors:
-            memory, inputs = self._checked(inputs)
-            with self.lesson.differing(self.lesson.values(), memory):
+            with self.lesson.differing(self.lesson.values(), self._memory(inputs)):
                 return _finite(function(inputs))
 
-        return remembering, {**declared, **MEMORY}
+        return remembering, {**declared, **self.input}
 
-    def learn(self, reader: ServedReader) -> Endpoint:
+    def learn(self) -> Endpoint:
         """Return the endpoint `learn`: one step of each row on its ids."""
 
         def learn(inputs: Tensors) -> Tensors:
-            memory, inputs = self._checked(inputs)
             in_row = requests.in_row(inputs)
             time = tf.shape(in_row)[1]
             missing = [[0, 0], [0, tf.maximum(0, 2 - time)]]  # a step reads at least one token
             ids, read = tf.pad(tf.where(in_row, inputs["ids"], 0), missing), tf.pad(in_row, missing)
-            states = [inputs[name] for name in reader.inputs]
-            settings = self._settings(inputs)
-            log_p, states, memory, applied = self._step(ids, read, states, memory, settings)
+            log_p, learnt, applied = self._step(ids, read, self._begun(inputs), inputs)
             scores = tf.pad(log_p, [[0, 0], [1, 0]])[:, :time]  # the first token has none
-            return _finite({
-                "log_probabilities": tf.where(in_row, scores, 0.0), "applied": applied,
-                "memory": self._marked(memory), **dict(zip(reader.inputs, states)),
-            })  # fmt: skip
+            scores = tf.where(in_row, scores, 0.0)
+            return self._answer(learnt, {"log_probabilities": scores, "applied": applied})
 
-        return learn, {**requests.rows_of(reader.words), **self._inputs(reader)}
+        return learn, {**requests.rows_of(self.reader.words), **self._inputs()}
 
-    def learn_text(self, reader: ServedReader, tokenizer: TextReader) -> Endpoint:
+    def learn_text(self, tokenizer: TextReader) -> Endpoint:
         """Return the endpoint `learn_text`: a step for each segment of a text, as a `Learner`."""
-        length = self.settings["sequence_length"]
+        length, words = self.settings["sequence_length"], self.reader.words
 
         def learn_text(inputs: Tensors) -> Tensors:
-            memory, inputs = self._checked(inputs)
             text = tokenizer.encode(inputs["texts"], "texts")
             lengths = tf.cast(text.row_lengths(), tf.int32)
             ids = text.to_tensor(tokenizer.eos_id)
-            time, settings = tf.shape(ids)[1], self._settings(inputs)
+            time = tf.shape(ids)[1]
             last = tf.where(inputs["last"] < 0, tokenizer.eos_id, inputs["last"])
             count = tf.maximum(1, (time + length - 1) // length)
             stream = tf.concat([last[:, None], ids], axis=1)
             stream = tf.pad(stream, [[0, 0], [0, count * length - time]])
             in_row = tf.sequence_mask(lengths + 1, count * length + 1)
 
-            def read(
-                i: Tensor, scores: Tensor, states: Tensor, memory: Tensor, skipped: Tensor
-            ) -> Tensor:
-                window = slice(i * length, (i + 1) * length + 1)
-                parts = stream[:, window], in_row[:, window]
-                log_p, states, memory, applied = self._step(*parts, states, memory, settings)
-                scores = scores.write(i, tf.transpose(log_p))
-                return i + 1, scores, states, memory, skipped + tf.cast(~applied, tf.int32)
+            def read(first: Tensor, carry: Taught) -> tuple[Tensor, Taught]:
+                window, (learnt, skipped) = slice(first, first + length + 1), carry
+                log_p, learnt, applied = self._step(
+                    stream[:, window], in_row[:, window], learnt, inputs
+                )
+                return log_p, (learnt, skipped + tf.cast(~applied, tf.int32))
 
-            states = [inputs[name] for name in reader.inputs]
-            array = tf.TensorArray(tf.float32, size=count)
-            start = (0, array, states, memory, tf.zeros_like(lengths))
-            _, array, states, memory, skipped = tf.while_loop(
-                lambda i, *_: i < count, read, start, parallel_iterations=1
-            )
-            scores = tf.transpose(array.concat())[:, :time]
-            return _finite({
-                **scored_text(tokenizer, ids, lengths, scores),
-                "last": tf.gather(stream, lengths, batch_dims=1), "skipped": skipped,
-                "memory": self._marked(memory), **dict(zip(reader.inputs, states)),
-            })  # fmt: skip
+            start = self._begun(inputs), tf.zeros_like(lengths)
+            scores, (learnt, skipped) = by_windows(read, count, length, start)
+            last = tf.gather(stream, lengths, batch_dims=1)
+            scored = scored_text(tokenizer, ids, lengths, scores[:, :time])
+            return self._answer(learnt, {**scored, "last": last, "skipped": skipped})
 
-        limits = f"-1, for the start of a text, or an id, 0 to {reader.words - 1}"
-        last = requests.whole(-1, reader.words - 1, limits)
-        return learn_text, {"texts": Input(tf.string), "last": last, **self._inputs(reader)}
+        limits = f"-1, for the start of a text, or an id, 0 to {words - 1}"
+        last = requests.whole(-1, words - 1, limits)
+        return learn_text, {"texts": Input(tf.string), "last": last, **self._inputs()}
 
-    def _inputs(self, reader: ServedReader) -> dict[str, Input]:
-        return {**reader.inputs, **MEMORY, **dict.fromkeys(REQUESTED, requests.finite())}
+    def _inputs(self) -> dict[str, Input]:
+        rates = dict.fromkeys(REQUESTED, requests.finite())
+        return {**self.reader.inputs, **self.input, **rates}
+
+    def _memory(self, inputs: Tensors) -> Tensor:
+        """Return the differences of each row, `(batch, size - 1)`; of no columns, zeros."""
+        memory = inputs["memory"]
+        missing = self.size - tf.shape(memory)[1]
+        return tf.ensure_shape(tf.pad(memory, [[0, 0], [0, missing]]), (None, self.size))[:, :-1]
+
+    def _begun(self, inputs: Tensors) -> Learnt:
+        return self.reader.before(inputs), self._memory(inputs)
 
     def _step(
-        self, ids: Tensor, in_row: Tensor, states: Tensor, memory: Tensor, settings: Tensor
-    ) -> tuple[Tensor, list[Tensor], Tensor, Tensor]:
+        self, ids: Tensor, in_row: Tensor, learnt: Learnt, inputs: Tensors
+    ) -> tuple[Tensor, Learnt, Tensor]:
         """Score all ids but the first of each row, `(batch, time + 1)`, and learn from them.
 
-        Returns log p `(batch, time)`, the new states, the new memory, and whether it was applied.
+        Returns log p `(batch, time)`, what is learnt, and whether it was applied.
         """
-        read = in_row[:, 1:]
+        read, (states, memory) = in_row[:, 1:], learnt
         segment = {
             "tokens": tf.where(read, ids[:, :-1], PADDING_ID), "targets": ids[:, 1:],
             "weights": tf.cast(read, tf.float32), "states": states, "memory": memory,
-            "moments": [], "settings": settings,
+            "moments": [], "settings": self._settings(inputs),
         }  # fmt: skip
         answer = self.lesson.learn(self.lesson.graph, segment)
         learns = tf.reduce_any(read, axis=1)  # else not even a decay
         memory = tf.where(learns[:, None], answer["memory"], memory)
         states = [tf.cast(state, tf.float32) for state in answer["states"]]
         log_p = tf.where(read, -answer["losses"], 0.0)
-        return log_p, states, memory, answer["applied"] | ~learns
-
-    def _checked(self, inputs: Tensors) -> tuple[Tensor, Tensors]:
-        """Return the differences of each row, checked, and all other inputs."""
-        width = tf.shape(inputs["memory"])[1]
-        required = f"`memory` must have {self.size} numbers in each row, or none. Received:"
-        fits = tf.equal(width, self.size) | tf.equal(width, 0)
-        inputs = requests.after([tf.debugging.Assert(fits, [required, width])], inputs)
-        missing = [[0, 0], [0, tf.where(tf.equal(width, 0), self.size, 0)]]
-        memory = tf.ensure_shape(tf.pad(inputs.pop("memory"), missing), (None, self.size))
-        mark = memory[:, -1]
-        is_own = tf.equal(mark, self.mark) | tf.reduce_all(tf.equal(memory, 0.0), axis=1)
-        last = f"whose last number, the mark of the model, is {self.mark:.0f}"
-        required = f"zeros, or what this very model has learnt, {last}"
-        check = requests.all_valid("memory", mark, is_own, required)
-        return requests.after([check], {"memory": memory[:, :-1]})["memory"], inputs
-
-    def _marked(self, memory: Tensor) -> Tensor:
-        return tf.pad(memory, [[0, 0], [0, 1]], constant_values=self.mark)
+        return log_p, (states, memory), answer["applied"] | ~learns
 
     def _settings(self, inputs: Tensors) -> Tensor:
         """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
-        columns = {
-            name: tf.where(inputs[name] < 0, self.settings.get(name, 0.0), inputs[name])
-            for name in REQUESTED
-        }
-        first = columns[REQUESTED[0]]
-        columns = {n: columns.get(n, tf.fill(tf.shape(first), v)) for n, v in SETTINGS.items()}
+        zeros = tf.zeros_like(inputs[REQUESTED[0]])
+        columns = {name: zeros + value for name, value in SETTINGS.items()}
+        for name in REQUESTED:
+            default = self.settings.get(name, 0.0)
+            columns[name] = tf.where(inputs[name] < 0, default, inputs[name])
         return tf.stack([*columns.values()], axis=1)
+
+    def _answer(self, learnt: Learnt, answer: Tensors) -> Tensors:
+        """Return `answer` with the memories and the states after what was read."""
+        states, memory = learnt
+        memory = tf.pad(memory, [[0, 0], [0, 1]], constant_values=self.mark)
+        return _finite({**answer, "memory": memory, **dict(zip(self.reader.inputs, states))})
 
 
 def _finite(answer: Tensors) -> Tensors:

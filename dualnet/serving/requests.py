@@ -68,7 +68,17 @@ def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, 
     function, inputs = endpoint
 
     def checked(values: Tensors) -> Tensors:
-        values = after(same_rows(values, next(iter(inputs))), values)
+        first = next(iter(inputs))
+        rows = {name: tf.shape(value)[0] for name, value in values.items()}
+        checks = [
+            tf.debugging.Assert(
+                tf.equal(rows[name], rows[first]),
+                [f"`{name}` must have one row for each row of `{first}`. Received rows of both:",
+                 rows[name], rows[first]],
+            )
+            for name in inputs
+        ]  # fmt: skip
+        values = after(checks, values)
         checks = [
             all_valid(name, values[name], declared.valid(values[name], values), declared.required)
             for name, declared in inputs.items()
@@ -86,28 +96,6 @@ def all_valid(name: str, values: Tensor, valid: Tensor, requirement: str) -> tf.
     """Return an assertion that all `values` are `valid`, bool of their shape."""
     message = f"`{name}` must be {requirement}. Received:"
     return tf.debugging.Assert(tf.reduce_all(valid), [message, tf.boolean_mask(values, ~valid)])
-
-
-def not_empty(name: str, ids: Tensor) -> tf.Operation:
-    """Return an assertion that `ids` have at least one column."""
-    message = f"`{name}` must hold at least one word in each row. Received the shape:"
-    return tf.debugging.Assert(tf.shape(ids)[1] > 0, [message, tf.shape(ids)])
-
-
-def same_rows(
-    inputs: Tensors, first: str, *, axis: int = 0, part: str = "row"
-) -> list[tf.Operation]:
-    """Return assertions that all `inputs` have as many rows, or other parts, as `first`."""
-    size = tf.shape(inputs[first])[axis] if inputs else 0
-    return [
-        tf.debugging.Assert(
-            tf.equal(tf.shape(values)[axis], size),
-            [f"`{name}` must have one {part} for each {part} of `{first}`. Received {part}s of "
-             "both:", tf.shape(values)[axis], size],
-        )
-        for name, values in inputs.items()
-        if name != first
-    ]  # fmt: skip
 
 
 def after(checks: Iterable[tf.Operation], inputs: Tensors) -> Tensors:

@@ -6,12 +6,54 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from keras import ops
 
 from dualnet._types import Tensor, Tensors
 from dualnet.generation.drawing import Draw, draw_tokens
 from dualnet.serving import requests
-from dualnet.serving.requests import Input
-from dualnet.serving.served_reader import ServedReader, begun
+from dualnet.serving.requests import Endpoint, Input
+from dualnet.serving.served_reader import ServedReader, TextReader, begun
+
+
+def generate_text(
+    reader: ServedReader, tokenizer: TextReader, excluded_ids: Sequence[int], bound: int
+) -> Endpoint:
+    """Return the endpoint `generate_text`; `bound` is the highest `max_tokens`.
+
+    Every text begins after `<eos>`; `excluded_ids` are never drawn. Each row draws as if it were
+    alone: it has its own random numbers and its own end. With `stop_at_eos`, the `<eos>` that
+    stopped a row is not in the answer.
+    """
+    is_excluded = np.isin(range(reader.words), excluded_ids)
+
+    def generate_text(inputs: Tensors) -> Tensors:
+        prompts = tokenizer.encode(inputs["prompts"], "prompts")
+        logits, states = reader.last(*begun(prompts, tokenizer.eos_id))
+        draw_one = drawing(reader.words, inputs)
+
+        def draw(i: Tensor, logits: Tensor, _: list[Tensor]) -> tuple[Tensor, Tensor]:
+            random = _uniform(inputs["seed"], i)[:, None]
+            drawn = draw_one(tf.where(is_excluded, -math.inf, logits), random)
+            log_p = tf.gather(tf.nn.log_softmax(logits), drawn, batch_dims=1)
+            return drawn, tf.cast(log_p, tf.float64)
+
+        drawn = draw_tokens(
+            draw,
+            reader.advance,
+            logits,
+            states,
+            columns=ops.max(inputs["max_tokens"], initial=0),
+            limits=inputs["max_tokens"],
+            stop_ids=tf.where(inputs["stop_at_eos"], tokenizer.eos_id, -1),
+        )
+        in_rows = functools.partial(tf.RaggedTensor.from_tensor, lengths=drawn.lengths)
+        return {
+            "texts": tokenizer.decode(tf.concat([prompts, in_rows(drawn.ids)], axis=1)),
+            "log_probabilities": in_rows(tf.cast(drawn.values, tf.float32)).to_tensor(0.0),
+            "lengths": drawn.lengths,
+        }
+
+    return generate_text, {"prompts": Input(tf.string), **settings_of(min(bound, tf.int32.max))}
 
 
 def settings_of(bound: int) -> dict[str, Input]:
@@ -25,40 +67,6 @@ def settings_of(bound: int) -> dict[str, Input]:
         "seed": Input(tf.int32),
         "stop_at_eos": Input(tf.bool),
     }
-
-
-def draw_words(
-    reader: ServedReader, prompts: Tensor, settings: Tensors, eos_id: int,
-    excluded_ids: Sequence[int],
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return the words drawn after `prompts`, and their log-probabilities at temperature 1.
-
-    Prompts and words are ragged int32 `(batch, time)`, log-probabilities ragged float32. Every
-    text begins after `eos_id`; `excluded_ids` are never drawn. Each row draws as if it were alone:
-    it has its own random numbers and its own end. With `stop_at_eos`, the `<eos>` that stopped a
-    row is in neither result.
-    """
-    logits, states = reader.last(*begun(prompts, eos_id))
-    draw_one = drawing(reader.words, settings)
-    is_excluded = np.isin(range(reader.words), excluded_ids)
-
-    def draw(i: Tensor, logits: Tensor, _: list[Tensor]) -> tuple[Tensor, Tensor]:
-        random = _uniform(settings["seed"], i)[:, None]
-        drawn = draw_one(tf.where(is_excluded, -math.inf, logits), random)
-        log_p = tf.gather(tf.nn.log_softmax(logits), drawn, batch_dims=1)
-        return drawn, tf.cast(log_p, tf.float64)
-
-    drawn = draw_tokens(
-        draw,
-        reader.advance,
-        logits,
-        states,
-        columns=tf.reduce_max(tf.concat([settings["max_tokens"], [0]], axis=0)),
-        limits=settings["max_tokens"],
-        stop_ids=tf.where(settings["stop_at_eos"], eos_id, -1),
-    )
-    scores = tf.cast(drawn.values, tf.float32)
-    return tuple(tf.RaggedTensor.from_tensor(x, drawn.lengths) for x in (drawn.ids, scores))
 
 
 def drawing(words: int, settings: Tensors) -> Draw:

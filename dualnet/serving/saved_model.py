@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from dualnet._types import Tensors
+from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import vocabularies_of
 from dualnet.serving import requests, translator_endpoints
@@ -14,12 +14,12 @@ from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.learning import Memories
 from dualnet.serving.requests import Endpoint, Input
-from dualnet.serving.sampling import draw_words, settings_of
+from dualnet.serving.sampling import generate_text
 from dualnet.serving.served_reader import ServedReader, TextReader, begun, scored_text
-from dualnet.text import ByteTokenizer, LibraryTokenizer, Vocabulary
+from dualnet.text import Vocabulary
 
 
-def in_graph(tokenizer: Vocabulary | ByteTokenizer | LibraryTokenizer) -> TextReader:
+def in_graph(tokenizer: Any) -> TextReader:
     """Return the part of a graph that encodes and decodes as `tokenizer` does."""
     return GraphTokenizer(tokenizer) if isinstance(tokenizer, Vocabulary) else GraphBPE(tokenizer)
 
@@ -33,27 +33,24 @@ def write_saved_model(
     that learns. The tokenisers go into `assets.extra`, which TensorFlow leaves to its users.
     """
     archive = keras.export.ExportArchive()
-    graph = memories.graph if memories else model.graph
-    archive.track(graph.core)
-    reader = ServedReader(model, graph)
-    built, tokenizer = {"score": _score(reader), "step": _step(reader)}, None
+    reader = memories.reader if memories else ServedReader(model, model.graph)
+    archive.track(reader.graph.core)
+    tokenizer = in_graph(model.vocabulary) if "score_text" in names else None
+    built = {"step": _step(reader)}
     if isinstance(model, TranslationModel):
         built |= translator_endpoints.endpoints(model, reader, max_tokens)
-    elif "score_text" in names:
-        vocabulary: Any = model.vocabulary
-        tokenizer = in_graph(vocabulary)
+    else:
+        built |= {"score": _score(reader), **_predict_next(reader, tokenizer)}
+    if tokenizer is not None:
         archive.track(tokenizer)
+        unknown_ids = model.vocabulary.unknown_ids
         built["score_text"] = _score_text(reader, tokenizer)
-        unknown_ids = vocabulary.unknown_ids
-        built["generate_text"] = _generate_text(reader, tokenizer, unknown_ids, max_tokens)
-        built["predict_next_text"] = _predict_next_text(reader, tokenizer)
-    if "predict_next" in names:
-        built["predict_next"] = _predict_next(reader, tokenizer)
+        built["generate_text"] = generate_text(reader, tokenizer, unknown_ids, max_tokens)
     if memories:
         built = {name: memories.read_with(endpoint) for name, endpoint in built.items()}
-        built["learn"] = memories.learn(reader)
+        built["learn"] = memories.learn()
         if tokenizer is not None:
-            built["learn_text"] = memories.learn_text(reader, tokenizer)
+            built["learn_text"] = memories.learn_text(tokenizer)
     for name in names:
         function, specs = requests.served(built[name])
         archive.add_endpoint(name, function, [specs])
@@ -83,52 +80,45 @@ def _score(reader: ServedReader) -> Endpoint:
 
 def _step(reader: ServedReader) -> Endpoint:
     def step(inputs: Tensors) -> Tensors:
-        constants = {name: inputs[name] for name in reader.constants}
-        columns = requests.same_rows(constants, "memory", axis=1, part="column")
-        inputs = requests.after([requests.not_empty("ids", inputs["ids"]), *columns], inputs)
-        logits, states = reader.advance(inputs["ids"], [inputs[name] for name in reader.inputs])
+        logits, states = reader.advance(inputs["ids"], reader.before(inputs))
         names = list(reader.inputs)[len(reader.constants) :]
         return {"logits": logits, **dict(zip(names, states))}
 
     return step, {"ids": requests.ids_of(reader.words), **reader.inputs}
 
 
-def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> Endpoint:
-    def predict_next(inputs: Tensors) -> Tensors:
-        ids = tf.where(requests.in_row(inputs), inputs["ids"], 0)
-        before = [inputs[name] for name in reader.inputs]
-        logits, states = reader.last(ids, inputs["lengths"], before)
+def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> dict[str, Endpoint]:
+    """Return `predict_next` and, with a tokeniser, `predict_next_text`."""
+
+    def predict(ids: Tensor, lengths: Tensor, k: Tensor, before: list[Tensor]) -> Tensors:
+        logits, states = reader.last(ids, lengths, before)
         # As many columns as the largest k; what stands beyond the k of a row is padding.
-        width = keras.ops.max(inputs["k"], initial=1)
+        width = keras.ops.max(k, initial=1)
         probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
-        within = tf.range(width) < inputs["k"][:, None]
+        within = tf.range(width) < k[:, None]
         probabilities = tf.where(within, probabilities, 0.0)
         answer = {"ids": tf.where(within, ids, -1), "probabilities": probabilities}
         if tokenizer is not None:
             answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
         return {**answer, **dict(zip(reader.inputs, states))}
 
-    return predict_next, {
-        **requests.rows_of(reader.words, least=1),
-        **_k(reader),
-        **reader.inputs,
-    }
+    def predict_next(inputs: Tensors) -> Tensors:
+        ids = tf.where(requests.in_row(inputs), inputs["ids"], 0)
+        return predict(ids, inputs["lengths"], inputs["k"], reader.before(inputs))
 
-
-def _predict_next_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
-    predict_next, _ = _predict_next(reader, tokenizer)
-
-    def predict_next_text(inputs: Tensors) -> Tensors:
-        ids, lengths = begun(tokenizer.encode(inputs["prompts"], "prompts"), tokenizer.eos_id)
-        zeros = dict(zip(reader.inputs, reader.zeros(tf.shape(ids)[0])))
-        return predict_next({"ids": ids, "lengths": lengths, "k": inputs["k"], **zeros})
-
-    return predict_next_text, {"prompts": Input(tf.string), **_k(reader)}
-
-
-def _k(reader: ServedReader) -> dict[str, Input]:
     limits = f"at least 1 and at most the number of words, {reader.words}"
-    return {"k": requests.whole(1, reader.words, limits)}
+    k = {"k": requests.whole(1, reader.words, limits)}
+    ids = requests.rows_of(reader.words, least=1)
+    endpoints: dict[str, Endpoint] = {}
+    endpoints["predict_next"] = predict_next, {**ids, **k, **reader.inputs}
+    if tokenizer is not None:
+
+        def predict_next_text(inputs: Tensors) -> Tensors:
+            ids, lengths = begun(tokenizer.encode(inputs["prompts"], "prompts"), tokenizer.eos_id)
+            return predict(ids, lengths, inputs["k"], reader.zeros(tf.shape(ids)[0]))
+
+        endpoints["predict_next_text"] = predict_next_text, {"prompts": Input(tf.string), **k}
+    return endpoints
 
 
 def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
@@ -140,19 +130,3 @@ def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
         return scored_text(tokenizer, ids, lengths, reader.log_probabilities(context, ids))
 
     return score_text, {"texts": Input(tf.string)}
-
-
-def _generate_text(
-    reader: ServedReader, tokenizer: TextReader, excluded_ids: list[int], max_tokens: int
-) -> Endpoint:
-    def generate_text(inputs: Tensors) -> Tensors:
-        prompts = tokenizer.encode(inputs["prompts"], "prompts")
-        drawn, scores = draw_words(reader, prompts, inputs, tokenizer.eos_id, excluded_ids)
-        return {
-            "texts": tokenizer.decode(tf.concat([prompts, drawn], axis=1)),
-            "log_probabilities": scores.to_tensor(0.0),
-            "lengths": tf.cast(drawn.row_lengths(), tf.int32),
-        }
-
-    settings = settings_of(min(max_tokens, tf.int32.max))
-    return generate_text, {"prompts": Input(tf.string), **settings}

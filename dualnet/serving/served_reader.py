@@ -1,6 +1,10 @@
 """Runs a model inside a TensorFlow graph: on ids of any length, in chunks of time."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import tensorflow as tf
+from keras import ops
 
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import Graph, LanguageModel
@@ -12,7 +16,7 @@ from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.requests import Input
 
 TextReader = GraphTokenizer | GraphBPE
-Chunk = tuple[Tensor, Tensor, list[Tensor]]  # where the next begins, what was computed, states
+Carry = TypeVar("Carry")
 
 # Limits of one chunk: 128 MiB of logits, and no more tokens than make it any faster.
 MAX_LOGITS = 1 << 25
@@ -29,7 +33,7 @@ class ServedReader:
         inputs: dict of str to `Input`, the constants and all states.
     """
 
-    def __init__(self, model: LanguageModel, graph: Graph | None = None):
+    def __init__(self, model: LanguageModel, graph: Graph | None = None) -> None:
         self.graph, self.encoder = graph or model.graph, model.graph.encoder
         self.sizes, self.words = model.state_size, model.vocabulary_size
         self.max_tokens = max(1, min(MAX_TOKENS, MAX_LOGITS // self.words))
@@ -43,6 +47,10 @@ class ServedReader:
     def zeros(self, batch: Tensor) -> list[Tensor]:
         """Return the states before a text: list of `(batch, size)`."""
         return [tf.zeros((batch, size)) for size in self.sizes]
+
+    def before(self, inputs: Tensors) -> list[Tensor]:
+        """Return what a request has of `inputs` of the reader, in their order."""
+        return [inputs[name] for name in self.inputs]
 
     def encode(self, ids: Tensor, in_row: Tensor) -> list[Tensor]:
         """Return memory, keys, mask and states of the sources; ids count where `in_row`."""
@@ -76,21 +84,13 @@ class ServedReader:
         padding = [[0, 0], [0, chunks * length - time]]
         ids, targets = tf.pad(ids, padding), tf.pad(targets, padding)
 
-        def read_chunk(
-            chunk: Tensor, scores: Tensor, states: list[Tensor]
-        ) -> tuple[Tensor, Tensor, list[Tensor]]:
-            window = slice(chunk * length, (chunk + 1) * length)
+        def read(first: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            window = slice(first, first + length)
             logits, states = self.advance(ids[:, window], states)
-            log_p = tf.gather(tf.nn.log_softmax(logits), targets[:, window], batch_dims=2)
-            return chunk + 1, scores.write(chunk, tf.transpose(log_p)), states
+            log_p = tf.nn.log_softmax(logits)
+            return tf.gather(log_p, targets[:, window], batch_dims=2), states
 
-        _, scores, _ = tf.while_loop(
-            lambda chunk, *_: chunk < chunks,
-            read_chunk,
-            (0, tf.TensorArray(tf.float32, size=chunks), self.zeros(batch)),
-            parallel_iterations=1,  # more would hold the logits of several chunks
-        )
-        return tf.transpose(scores.concat())[:, :time]
+        return by_windows(read, chunks, length, self.zeros(batch))[0][:, :time]
 
     def last(
         self, ids: Tensor, lengths: Tensor, states: list[Tensor] | None = None
@@ -101,7 +101,7 @@ class ServedReader:
         are those before the ids, by default zero.
         """
         batch = tf.shape(ids)[0]
-        longest = tf.reduce_max(tf.concat([lengths, [0]], axis=0))
+        longest = ops.max(lengths, initial=0)
         chunk_length = self._chunk_length(batch)
 
         def read_chunk(
@@ -126,6 +126,31 @@ class ServedReader:
 
     def _chunk_length(self, batch: Tensor) -> Tensor:
         return tf.maximum(1, self.max_tokens // tf.maximum(1, batch))
+
+
+def by_windows(
+    read: Callable[[Tensor, Carry], tuple[Tensor, Carry]],
+    count: Tensor,
+    length: Tensor,
+    carry: Carry,
+) -> tuple[Tensor, Carry]:
+    """Return the scores of `count` windows side by side, and what the last one carries on.
+
+    `read`, of the first column of a window and of what was carried to it, returns its scores,
+    `(batch, length)`, and what it carries on.
+    """
+
+    def step(i: Tensor, scores: Tensor, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
+        of_window, carry = read(i * length, carry)
+        return i + 1, scores.write(i, tf.transpose(of_window)), carry
+
+    _, scores, carry = tf.while_loop(
+        lambda i, *_: i < count,
+        step,
+        (0, tf.TensorArray(tf.float32, size=count), carry),
+        parallel_iterations=1,  # more would hold the logits of several windows
+    )
+    return tf.transpose(scores.concat()), carry
 
 
 def begun(prompts: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:

@@ -39,11 +39,10 @@ def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict
             logits, states = reader.advance(tokens, [*constants, *states])
             return *likeliest_words(logits[:, -1], width, excluded_ids), states
 
-        running, eos_id = inputs["lengths"] > 0, model.vocabulary.require_eos()
-        search = Search(eos_id=eos_id, **settings)
-        first_ids = tf.fill(tf.shape(running), eos_id)
-        finished, _ = search.run(step, encoded[count:], first_ids, running)
-        return _outputs(finished, settings["n_best"], eos_id)
+        eos_id = model.vocabulary.require_eos()
+        first_ids = tf.fill(tf.shape(inputs["lengths"]), eos_id)
+        finished, _ = Search(eos_id=eos_id, **settings).run(step, encoded[count:], first_ids)
+        return _outputs(finished, settings["n_best"], eos_id, inputs["lengths"] == 0)
 
     return {"encode": (encode, rows), "translate": (translate, {**rows, **declared})}
 
@@ -62,18 +61,20 @@ def settings_of(words: int, bound: int) -> dict[str, Input]:
     }
 
 
-def _outputs(finished: Finished, n_best: Tensor, eos_id: int) -> Tensors:
-    """Return the answer of `translate`; `<eos>` and 0 stand where there is no hypothesis."""
+def _outputs(finished: Finished, n_best: Tensor, eos_id: int, is_empty: Tensor) -> Tensors:
+    """Return the answer of `translate`; `<eos>` and 0 stand where there is no hypothesis.
+
+    A row that `is_empty` has one, which is empty, too.
+    """
     is_wanted = tf.range(tf.shape(finished.lengths)[1]) < n_best[:, None]
-    there = is_wanted & (finished.normalized_scores > NONE)
+    there = is_wanted & (finished.normalized_scores > NONE) & ~is_empty[:, None]
     lengths = tf.where(there, finished.lengths, 0)
-    longest = tf.reduce_max(tf.concat([tf.reshape(lengths, (-1,)), [0]], axis=0))
-    ids = finished.ids[..., :longest]
-    ids = tf.where(tf.sequence_mask(lengths, longest), ids, eos_id)
+    longest = ops.max(lengths, initial=0)
+    ids = tf.where(tf.sequence_mask(lengths, longest), finished.ids[..., :longest], eos_id)
     scores = {"scores": finished.scores, "normalized_scores": finished.normalized_scores}
     return {
         "ids": ids,
         "lengths": lengths,
         **{name: tf.where(there, tf.cast(x, tf.float32), 0.0) for name, x in scores.items()},
-        "counts": tf.reduce_sum(tf.cast(there, tf.int32), axis=1),
+        "counts": tf.where(is_empty, 1, tf.reduce_sum(tf.cast(there, tf.int32), axis=1)),
     }
