@@ -1,4 +1,3 @@
-import functools
 import re
 
 import keras
@@ -287,16 +286,6 @@ def test_a_loss_of_probabilities_is_refused(tiny, loss):
     message = r"`loss` must take logits.*SparseCategoricalCrossentropy\(from_logits=True\)"
     with pytest.raises(dualnet.ArgumentError, match=message):
         tiny.compile(optimizer="sgd", loss=loss)
-
-
-@once
-def test_a_loss_function_that_takes_logits_by_default_is_accepted():
-    plain = keras.losses.sparse_categorical_crossentropy
-    model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
-    for loss in (functools.partial(plain, from_logits=True), of_logits):
-        compiled(model, 0.0, loss)
-        found = model.evaluate(x, x, batch_size=4, verbose=0, return_dict=True)
-        assert found["loss"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
 
 
 def test_a_loss_of_your_own_leaves_no_place_for_parts_of_the_default():

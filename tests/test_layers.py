@@ -241,22 +241,6 @@ def test_all_penalties_of_a_model_join_its_loss(rng):
 # --- the output
 
 
-def test_a_model_with_tied_output_stays_tied_when_reloaded(rng, tmp_path):
-    embedding = keras.layers.Embedding(WORDS, UNITS, name="embedding")
-    tokens = keras.Input((None,), dtype="int32")
-    output = OutputProjection(tied_to=embedding, name="output")
-    model = randomise(keras.Model(tokens, output(embedding(tokens))), rng)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert loaded.get_layer("output").tied_to is loaded.get_layer("embedding")
-    assert len(loaded.weights) == len(model.weights) == 2
-    ids = np.arange(WORDS)[None]
-    rows = normal(rng, WORDS, UNITS)
-    for tied in (model, loaded):
-        tied.get_layer("embedding").embeddings.assign(rows)
-    np.testing.assert_array_equal(array(loaded(ids)), array(model(ids)))
-
-
 def test_output_projection_refuses_sizes_that_contradict_each_other(rng):
     embedding = keras.layers.Embedding(WORDS, UNITS)
     with pytest.raises(ValueError, match="`vocabulary_size` must equal the 7 .*vocabulary_size=6"):

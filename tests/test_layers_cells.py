@@ -20,7 +20,6 @@ from dualnet.layers import (
     LSTMCell,
     MogrifierLSTMCell,
     PerGateLSTMCell,
-    Recurrence,
     RecurrentHighwayCell,
     RewiredLSTMCell,
 )
@@ -463,23 +462,6 @@ def test_a_cell_passes_the_common_checks(kind, options, rng, tmp_path):
     cell.input_size = FEATURES
     x, states = a_step(cell, rng)
     check_layer(cell, x, states, folder=tmp_path, dtypes=["bfloat16"] * (1 + len(states)))
-
-
-@once
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "options"), CHECKED, ids=name_of)
-def test_a_step_in_float16_is_near_that_in_float32(kind, options, rng):
-    policies = ["float32", "mixed_float16"]
-    fine, coarse = (
-        Recurrence(kind(UNITS, dtype=policy, **options), dtype=policy) for policy in policies
-    )
-    sequence = normal(rng, BATCH, 1, FEATURES)
-    fine(sequence), coarse(sequence)
-    randomise(fine, rng)
-    coarse.set_weights(fine.get_weights())
-    outputs = coarse(sequence)[0]
-    assert keras.backend.standardize_dtype(outputs.dtype) == "float16"
-    assert_close([outputs], [fine(sequence)[0]], rtol=0, atol=0.01)
 
 
 # --- refusals

@@ -101,17 +101,6 @@ def test_chunks_change_nothing(rng, monkeypatch):
     assert_close(results(), whole)
 
 
-def test_a_chunk_has_at_least_one_token_and_at_most_its_bytes_unless_the_matrix_is_large():
-    Chunks, most = _fused_cross_entropy.Chunks, _fused_cross_entropy.CHUNK_BYTES
-    for tokens in (0, 1, 2, 9, 10, 11, 840):
-        chunks = Chunks(tokens, most // 10)
-        count, chunk = chunks.count, chunks.length
-        assert chunk <= 10 and count >= 1 and tokens <= count * chunk < tokens + count
-    assert Chunks(3, 2 * most).length == 1
-    assert Chunks(800, most, least=100).length > 80
-    assert Chunks(800, most // 200, least=100).length > 100
-
-
 def test_all_experts_in_the_last_layer_are_a_mixture_of_softmaxes(rng):
     inputs = some_inputs(rng)
     several, one = DOCOutput(WORDS, [0, 0, 4], LATENT), MixtureSoftmax(WORDS, 4, LATENT)

@@ -1,11 +1,8 @@
 """The shipped models: every one of them, and one that is made here in the same way."""
 
-import dataclasses
 import itertools
 import json
-import shutil
 
-import h5py
 import numpy as np
 import pytest
 from keras import ops
@@ -209,18 +206,6 @@ def test_units_that_only_unknown_words_take_are_never_generated(tiny, unit, told
         texts[allowed] += dualnet.generate(model, "The cat", allow_unknown=allowed, **setting)
     assert told not in texts[False]
     assert told in texts[True]  # the model would take it
-
-
-def test_a_weight_that_float16_cannot_hold_is_refused(tiny, tmp_path):
-    run = shutil.copytree(tiny / "run", tmp_path / "run")
-    with h5py.File(run / "model.weights.h5", "r+") as file:
-        file["core/layers/embedding/vars/0"][0, 0] = 1e6
-    (run / "sums.json").unlink()
-    corpus = corpora.load(str(tiny), vocabulary=dualnet.load(run).vocabulary)
-    corpus = dataclasses.replace(corpus, name="tiny")
-    with pytest.raises(ValueError, match="must fit float16"):
-        ship.ship(run, tmp_path / "pretrained" / NAME, corpus)
-    assert not any((tmp_path / "pretrained").iterdir())
 
 
 def test_the_shipped_models_read_a_text_where_no_run_is_named(tmp_path, cli):

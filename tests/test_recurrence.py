@@ -280,21 +280,6 @@ def test_a_bidirectional_recurrence_is_a_bidirectional_rnn_of_keras(
     assert ours.output_shape == kerass.output_shape
 
 
-def test_a_bidirectional_recurrence_may_return_both_directions_and_their_states(rng):
-    options = {"return_sequences": True, "return_state": True}
-    ours, kerass = (
-        keras.layers.Bidirectional(kind(LSTMCell(UNITS), **options), merge_mode=None)
-        for kind in (Recurrence, keras.layers.RNN)
-    )
-    sequence, states = a_sequence(rng), [normal(rng, BATCH, UNITS) for _ in range(4)]
-    for layer in (ours, kerass):
-        layer.build(sequence.shape)
-    kerass.set_weights(randomise(ours, rng).get_weights())
-    found, expected = (layer(sequence, initial_state=states) for layer in (ours, kerass))
-    assert len(found) == 6
-    assert_close(found, expected)
-
-
 @pytest.mark.slow
 def test_a_sequential_model_of_features_trains_and_is_saved(rng, tmp_path):
     cell = MogrifierLSTMCell(UNITS, rounds=2, rank=2, recurrent_dropout=0.2)

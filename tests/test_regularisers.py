@@ -410,11 +410,3 @@ def test_a_seed_gives_the_same_initial_weights():
 def test_bad_arguments_are_refused_by_name(arguments, message):
     with pytest.raises(ValueError, match=message):
         a_model(**arguments)
-
-
-@once
-def test_a_penalty_of_strength_0_adds_no_loss():
-    none = a_model(cell="mogrifier_lstm", rounds=2, connection="dual", recurrent_layers=2)
-    assert none.losses == []
-    some = a_model(cell="mogrifier_lstm", rounds=2, mogrifier_l2=0.1, embedding_l2=0.1)
-    assert len(some.losses) == 3  # the embedding and the matrices of two rounds

@@ -226,17 +226,6 @@ def test_special_weights_start_as_documented_under_every_initializer(rule):
     assert not bias.any()
 
 
-def test_the_biases_of_the_cards_for_translation_start_as_the_cards_say():
-    for corpus, forget_bias in (("iwslt-2016-en-de", 0), ("multi30k", 1)):
-        card = zoo.card("encdec", corpus)
-        assert card.config["forget_bias"] == forget_bias
-        model = zoo.build("encdec", corpus=corpus, units=4, vocabulary_size=9)
-        biases = [array(w) for w in model.weights if re.search(r"cell_\d/bias$", w.path)]
-        assert len(biases) == 6
-        for bias in biases:
-            assert (bias[4:8] == forget_bias).all() and not bias[:4].any() and not bias[8:].any()
-
-
 def test_a_card_that_is_changed_changes_no_other():
     zoo.card("awd_lstm").config["recurrent_units"].append(5)
     assert 5 not in zoo.card("awd_lstm").config["recurrent_units"]
