@@ -263,7 +263,6 @@ AVERAGED = {
 @pytest.mark.parametrize("recipe", few_elsewhere([
     AVERAGED,
     {"averaging": "two_tailed", "optimizer": "rectified_adam", "dropout_samples": 2},
-    {"length_deviation": 4.0, "longest_length": 30},
     {"name": "gru", "batching": "sentences", "batch_size": 40},
 ]))  # fmt: skip
 def test_every_recipe_tells_of_its_epochs_and_shows_the_validated_weights(corpus, tmp_path, recipe):
@@ -293,7 +292,7 @@ def test_every_recipe_tells_of_its_epochs_and_shows_the_validated_weights(corpus
     assert_same(saved.core.trainable_variables, run.model.core.trainable_variables)
     logs = next(call[-1] for call in calls if call[0] == "on_epoch_end")
     more = {key for key in run.history[0] if key.startswith("val_perplexity_")}
-    assert {*logs} == {*LOGGED} | more | ({"average_length"} & {*logs})
+    assert {*logs} == {*LOGGED} | more
 
 
 @once
