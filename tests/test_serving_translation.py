@@ -291,6 +291,8 @@ PENALTY = "`length_normalization` must be finite and at least 0. Received:"
         ("encode", {"ids": [[-1, 4], [3, 4]]}, f"{IDS}] [-1]"),
         ("encode", {"lengths": [2, -1]}, LENGTHS),
         ("step", {"memory": np.zeros((3, 2, 4))}, f"`memory` {ROWS}] [3] [2]"),
+        ("step", {"mask": np.ones((2, 1), bool)},
+         "`memory`, `keys` and `mask` must have equally many columns. Received:] [2 2 1]"),
     ],
 )  # fmt: skip
 def test_a_bad_request_is_refused_and_says_which_input(served, endpoint, changed, message):

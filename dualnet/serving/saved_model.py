@@ -80,6 +80,11 @@ def _score(reader: ServedReader) -> Endpoint:
 
 def _step(reader: ServedReader) -> Endpoint:
     def step(inputs: Tensors) -> Tensors:
+        if reader.constants:  # one column would be read as many
+            columns = tf.stack([tf.shape(inputs[name])[1] for name in reader.constants])
+            required = "`memory`, `keys` and `mask` must have equally many columns. Received:"
+            check = tf.debugging.Assert(tf.reduce_all(columns == columns[0]), [required, columns])
+            inputs = requests.after([check], inputs)
         logits, states = reader.advance(inputs["ids"], reader.before(inputs))
         names = list(reader.inputs)[len(reader.constants) :]
         return {"logits": logits, **dict(zip(names, states))}
