@@ -1,6 +1,5 @@
 """What the tests of exports share: clients of a SavedModel, in this process and in another one."""
 
-import concurrent.futures
 import contextlib
 import json
 import re
@@ -91,16 +90,3 @@ def check_table(section, endpoints, signatures):
             listed = set(re.findall("`([a-z_]+[0-9]?)`", cell)) - {"state_n"}
             several = {name for name in names if re.fullmatch("state_(?!1$).*", name)}
             assert listed == set(names) - several
-
-
-def check_interleaved(client, rows, threads=16):
-    """Check that `client(row)`, a list of answers, is the same alone and among all the others."""
-    alone = [client(row) for row in range(rows)]
-    order = np.random.default_rng(rows).permutation(rows)
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        together = dict(zip(order, pool.map(client, order)))
-    for row, answers in enumerate(alone):
-        for answer, among_others in zip(answers, together[row], strict=True):
-            for name, values in answer.items():
-                np.testing.assert_array_equal(values, among_others[name])
-    return alone

@@ -46,15 +46,11 @@ def test_rows_go_beside_the_columns_of_a_batch(path):
     [row] = Scorer(path / "model.keras", format="pairs")(pairs).to_pylist()
     [expected] = dualnet.minimal_pairs(model, [("a cat", "b")]).rows()
     assert row == {"item": 3, **{name: expected[name] for name in expected if name in row}}
-    days = {"day": np.array(["2020-01-01", "2021-02-03"], "datetime64[D]")}
-    batch |= {**days, "image": np.arange(8).reshape(2, 2, 2)}
+    batch["image"] = np.arange(8).reshape(2, 2, 2)
     rows = Scorer(path / "model.keras")(batch).to_pylist()
-    assert [row["day"].year for row in rows] == [2020, 2021]
     assert [row["image"] for row in rows] == batch["image"].tolist()
     with pytest.raises(ValueError, match="`column` must be one of .* Did you mean 'text'"):
         Scorer(path / "model.keras", column="texts")(batch)
-    with pytest.raises(ValueError, match="`adapt` must be False"):
-        Scorer(path / "model.keras", format="surprisal", adapt=True)
 
 
 def test_two_workers_of_which_one_is_killed_give_every_row_once_in_order(path, cli, tmp_path):

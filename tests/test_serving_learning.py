@@ -11,7 +11,6 @@ import tensorflow as tf
 
 import dualnet
 from dualnet import zoo
-from dualnet.builders import encoder_decoder
 from dualnet.cli import main
 from dualnet.requests import Exporting
 from dualnet.serving import saved_model
@@ -119,8 +118,8 @@ def test_learn_text_equals_learners_and_goes_on_where_the_text_before_ended(serv
         close(score[0, 1:], log_p)
 
 
-def test_1000_clients_of_16_threads_mix_no_memories_up(served):
-    rng, rows = np.random.default_rng(1), 1000
+def test_200_clients_of_16_threads_mix_no_memories_up(served):
+    rng, rows = np.random.default_rng(1), 200
     ids = rng.integers(0, len(WORDS), size=(2, rows, 6)).astype("int32")
     rates = rng.uniform(0.1, 1.0, rows)
     columns = {**fresh(served.model, rows), "learning_rate": rates}
@@ -173,21 +172,6 @@ def test_a_step_that_is_not_finite_is_not_applied_and_said(served):
     assert answer["skipped"].tolist() == [2, 0]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"memory": np.zeros((1, 7))}, "`memory` must be zeros, or what .* learnt: 22 numbers"),
-        ({"memory": np.zeros((2, 22))}, "`memory` must have one row for each row of `ids`"),
-        ({"memory": np.ones((1, 22))}, "`memory` must be zeros, or what this very model has"),
-        ({"learning_rate": [np.nan]}, "`learning_rate` must be finite"),
-    ],
-)
-def test_a_bad_request_is_refused_and_says_which_input(served, changed, message):
-    columns = {"ids": [[0, 1]], "lengths": [2], **fresh(served.model), **changed}
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        served.ask("learn", **columns)
-
-
 def test_memories_of_another_model_and_of_scores_that_are_not_finite_are_refused(served):
     row = {"ids": [[0, 1, 2]], "lengths": [3]}
     memory = served.ask("learn", **row, **fresh(served.model))["memory"]
@@ -196,14 +180,11 @@ def test_memories_of_another_model_and_of_scores_that_are_not_finite_are_refused
         tf.errors.InvalidArgumentError, match="`memory` must be zeros, or what this"
     ):
         other("learn", **row, **{**fresh(served.model), "memory": memory})
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`last` must be -1, for the start"):
-        served.ask("learn_text", texts=["a"], last=[6], **fresh(served.model))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="`memory` must be zeros, or what .* 22 numbers"):
+        served.ask("learn", **row, **{**fresh(served.model), "memory": np.zeros((1, 7))})
     memory[:, :-1] = 3e38
     with pytest.raises(tf.errors.InvalidArgumentError, match="`memory` must be such that scores"):
         served.ask("score", **row, memory=memory)
-    ruined = {**fresh(served.model), "learning_rate": [1e38], "clipnorm": [0.0]}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`memory` must be such that scores"):
-        served.ask("learn_text", texts=[" ".join(WORDS.words * 3)], last=[-1], **ruined)
 
 
 def test_the_served_scores_do_not_look_ahead(served):
@@ -266,11 +247,9 @@ def test_other_models_and_weights_learn_as_learners_do(name, arguments, learn):
     ("model", "path", "settings", "message"),
     [
         (a_model, "m", {"learn": "recurrence"}, "`learn` must name weights that learn for each"),
-        (a_model, "m", {"learn": "no"}, "`learn` must name weights of this model"),
         (lambda: a_model(cache_size=3), "m", {"learn": "connection"}, "without a cache"),
         (a_model, "m.onnx", {"learn": "connection"}, "`learn` must be None for format='onnx'"),
         (a_model, "m", {"decay": 0.1}, "`decay` needs `learn`"),
-        (lambda: encoder_decoder(6, units=2), "m", {"learn": "matrix"}, "None for a translator"),
     ],
 )
 def test_what_cannot_learn_is_refused_before_anything_is_written(

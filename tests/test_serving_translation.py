@@ -22,7 +22,6 @@ from dualnet.serving.served_reader import ServedReader
 from dualnet.text import Vocabulary, load_tokenizer, train_tokenizer
 from tests.checks import array, dtype_policy, once
 from tests.serving_clients import (
-    check_interleaved,
     check_table,
     client_of,
     close,
@@ -138,53 +137,6 @@ def test_translations_are_those_of_a_beam_search_in_python(served, settings):
     check_equal(answer, expected, model.vocabulary)
 
 
-def test_each_row_has_settings_of_its_own(served):
-    model = served.model
-    settings = {
-        "beam": [1, 2, 5, 3], "n_best": [1, 2, 3, 1], "max_tokens": [0, 1, 2, 7],
-        "length_normalization": [1.0, 0.0, 0.0, 0.5],
-    }  # fmt: skip
-    answer = served.ask("translate", **columns(model, TEXTS, **settings))
-    for row, text in enumerate(TEXTS):
-        own = {name: values[row] for name, values in settings.items()}
-        alone = served.ask("translate", **columns(model, [text], **own))
-        count, [length] = alone["counts"][0], alone["lengths"].max(axis=1)
-        assert count == answer["counts"][row] and count <= own["n_best"]
-        np.testing.assert_array_equal(answer["ids"][row, :count, :length], alone["ids"][0, :count])
-        for name in ("scores", "normalized_scores"):
-            close(answer[name][row, :count], alone[name][0, :count], rtol=1e-5)
-
-
-def test_source_padding_changes_nothing(served):
-    narrow = columns(served.model, TEXTS, beam=2)
-    wide = columns(served.model, TEXTS, beam=2, width=narrow["ids"].shape[1] + 5, padding=-9)
-    assert narrow["lengths"] == wide["lengths"]
-    answers = [served.ask("translate", **inputs) for inputs in (narrow, wide)]
-    for name, values in answers[0].items():
-        close(answers[1][name], values, rtol=1e-5)
-    sources = [{name: inputs[name] for name in ("ids", "lengths")} for inputs in (narrow, wide)]
-    narrow, wide = (served.ask("encode", **source) for source in sources)
-    width = narrow["mask"].shape[1]
-    assert not wide["mask"][:, width:].any()
-    mask = narrow["mask"][..., None]
-    for name in ("memory", "keys"):
-        close(wide[name][:, :width] * mask, narrow[name] * mask, rtol=1e-5)
-    for name in (name for name in narrow if name.startswith("state_")):
-        close(wide[name], narrow[name], rtol=1e-5)
-    np.testing.assert_array_equal(wide["mask"][:, :width], narrow["mask"])
-
-
-@pytest.mark.parametrize("rows", [0, 2])
-def test_a_request_of_nothing_gets_nothing(served, rows):
-    inputs = {**columns(served.model, ["a"] * rows or ["a"]), "ids": np.zeros((rows, 0))}
-    inputs = {name: values[:rows] for name, values in inputs.items()} | {"lengths": [0] * rows}
-    answer = served.ask("translate", **inputs)
-    assert answer["ids"].shape == (rows, 1, 0)
-    assert answer["counts"].tolist() == [1] * rows
-    encode = served.ask("encode", ids=inputs["ids"], lengths=inputs["lengths"])
-    assert encode["mask"].tolist() == [[False]] * rows
-
-
 def test_the_search_in_the_graph_is_the_search_in_python_in_every_tie():
     words, kinds, sentences, eos_id, unk_id = 5, 3, 6, 1, 3
     rng = np.random.default_rng(0)
@@ -270,54 +222,24 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
         close(answer[name], array(expected), rtol=1e-5)
 
 
-# --- bad requests
-
-ROWS = "must have one row for each row of `ids`. Received rows of both:"
-LENGTHS = "`lengths` must be at least 0 and at most the number of columns of `ids`. Received"
-IDS = "`ids` must be ids of the vocabulary, 0 to 259. Received:"
-BEAM = "`beam` must be from 1 to 260, the number of target words. Received:"
-TOKENS = f"and 10) and at most {BOUND}, the bound of this export. Received:"
-PENALTY = "`length_normalization` must be finite and at least 0. Received:"
-
-
 @pytest.mark.parametrize(
     ("endpoint", "changed", "message"),
     [
-        ("translate", {"beam": [1, 261]}, f"{BEAM}] [261]"),
-        ("translate", {"beam": [1]}, f"`beam` {ROWS}] [1] [2]"),
-        ("translate", {"n_best": [2, 4]}, "`n_best` must be at least 1 and at most `beam`."),
-        ("translate", {"max_tokens": [0, BOUND + 1]}, f"{TOKENS}] [61]"),
-        ("translate", {"length_normalization": [0.0, -0.5]}, f"{PENALTY}] [-0.5]"),
-        ("encode", {"ids": [[-1, 4], [3, 4]]}, f"{IDS}] [-1]"),
-        ("encode", {"lengths": [2, -1]}, LENGTHS),
-        ("step", {"memory": np.zeros((3, 2, 4))}, f"`memory` {ROWS}] [3] [2]"),
-        ("step", {"mask": np.ones((2, 1), bool)},
-         "`memory`, `keys` and `mask` must have equally many columns. Received:] [2 2 1]"),
+        ("translate", {"beam": [1, 261]}, "`beam` must be from 1 to 260, the number of target wor"),
+        ("translate", {"max_tokens": [0, 61]}, f"at most {BOUND}, the bound of this export. Rec"),
+        ("encode", {"ids": [[-1, 4], [3, 4]]}, "`ids` must be ids of the vocabulary, 0 to 259."),
+        ("step", {"memory": np.zeros((3, 2, 4))}, "`memory` must have one row for each row of `i"),
+        ("step", {"mask": np.ones((2, 3), bool)}, "`mask` must have one column for each column of"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_request_is_refused_and_says_which_input(served, endpoint, changed, message):
     inputs = {"ids": [[3, 4], [3, 4]], "lengths": [2, 2]}
     if endpoint == "translate":
-        settings = {**DEFAULTS, "beam": 3}
-        inputs |= {name: [value] * 2 for name, value in settings.items()}
+        inputs |= {name: [value] * 2 for name, value in DEFAULTS.items()}
     elif endpoint == "step":
         inputs = {"ids": [[1], [2]], **served.ask("encode", **inputs)}
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         served.ask(endpoint, **{**inputs, **changed})
-
-
-# --- clients
-
-
-def test_interleaved_clients_each_get_the_translations_they_would_get_alone(served):
-    def client(row):
-        ids = np.random.default_rng(row).integers(7, size=(1, 4))
-        settings = {"beam": 3, "n_best": 2, "max_tokens": 9, "length_normalization": 1}
-        columns = {name: [value] for name, value in settings.items()}
-        return [served.ask("translate", ids=ids, lengths=[4], **columns)]
-
-    alone = check_interleaved(client, 40, threads=8)
-    assert len({str(answer["ids"]) for [answer] in alone}) > 5
 
 
 # --- the folder
@@ -351,15 +273,6 @@ def test_without_eos_there_is_no_search():
     assert "`translate` needs a tokeniser with <eos>" in serving.why_no_text(model)
     model.vocabulary = Vocabulary(("a", "b", "c"))
     assert serving.endpoints(model) == ENDPOINTS[:2]
-
-
-@pytest.mark.parametrize("kind", ["onnx", "litert"])
-def test_one_step_of_a_translator_is_refused(tmp_path, kind):
-    model = zoo.build("encdec", vocabulary_size=3, units=4)
-    path = tmp_path / "new" / {"onnx": "a.onnx", "litert": "a.tflite"}[kind]
-    with pytest.raises(ValueError, match="`format` must be 'saved_model' for a model that transl"):
-        dualnet.export(model, path)
-    assert not list(tmp_path.iterdir())
 
 
 # --- the documentation

@@ -1,6 +1,5 @@
 """Exported models in Hugging Face's transformers, and in tools that stand on it; no network."""
 
-import copy
 import doctest
 import json
 import math
@@ -14,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import normalizers, pre_tokenizers
+from tokenizers import pre_tokenizers
 
 import dualnet
 from dualnet import zoo
@@ -172,8 +171,10 @@ def test_the_example_of_the_manual_runs():
 
 
 @once  # the files of a tokeniser are the same on each backend
-@pytest.mark.parametrize("documents", ["line", "blank-line", "file"])
-@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize(
+    ("kind", "documents"), [(kind, "line") for kind in TOKENIZERS]
+    + [("words", "blank-line"), ("bytes", "file"), ("bpe", "blank-line"), ("unigram", "file")],
+)  # fmt: skip
 def test_the_tokeniser_gives_the_same_ids(kind, documents, tmp_path):
     config = {**TOKENIZERS[kind].get_config(), "documents": documents}
     vocabulary = dualnet.text.from_config(config)
@@ -186,21 +187,15 @@ def test_the_tokeniser_gives_the_same_ids(kind, documents, tmp_path):
     assert tokenizer.unk_token_id == vocabulary.unk_id
     assert tokenizer("<eos>the cat").input_ids[0] == vocabulary.eos_id
     again = transformers.AutoTokenizer.from_pretrained(path, add_bos_token=True)
-    assert again(TEXT).input_ids == [vocabulary.eos_id, *vocabulary.encode(TEXT).tolist()]
     again.save_pretrained(tmp_path / "again")
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     assert again(TEXT).input_ids == [vocabulary.eos_id, *vocabulary.encode(TEXT).tolist()]
 
 
 @once
-@pytest.mark.parametrize("scheme", ["Llama 2", "Metaspace"])
-def test_a_tokeniser_that_reads_several_lines_otherwise_there_is_told(scheme, tmp_path):
+def test_a_tokeniser_that_reads_several_lines_otherwise_there_is_told(tmp_path):
     library = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>", byte_fallback=False))
-    if scheme == "Llama 2":
-        steps = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        library.normalizer = normalizers.Sequence(steps)
-    else:
-        library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=40, special_tokens=["<unk>", "<eos>"], show_progress=False
     )
@@ -326,8 +321,7 @@ def test_greedy_sampled_and_beamed_texts_do_not_depend_on_the_batch(words, opene
         alone = tokenizer(prompt, return_tensors="pt")
         found = model.generate(**alone, num_beams=3, length_penalty=0.0, **settings)
         assert words_of(found[0]) == words_of(row)
-    no_cache = model.generate(**batch, use_cache=False, **settings)
-    assert torch.equal(no_cache, greedy)
+
     torch.manual_seed(1)
     settings |= {"do_sample": True, "temperature": 5.0, "num_return_sequences": 3}
     drawn = model.generate(**batch, **settings)
@@ -344,10 +338,8 @@ def test_a_cache_goes_on_where_it_ended(opened):
     for name in ("cache", "past_key_values"):
         cache = model(ids[:, :4]).cache
         assert cache.get_seq_length() == 4
-        kept = copy.deepcopy(cache) if not cache.states[0].requires_grad else None
         rest = model(ids[:, 4:], **{name: cache}).logits
         torch.testing.assert_close(rest, whole[:, 4:])
-        assert kept is None or kept.get_seq_length() == 4
 
 
 # --- training
@@ -409,19 +401,6 @@ def test_a_model_that_remote_code_opened_is_saved_as_it_was(folder, opened, tmp_
 
 
 @on_torch
-def test_a_copy_keeps_weights_of_its_own(opened):
-    model, _ = opened
-    ids = torch.tensor([[1, 2, 3]])
-    before = model(ids).logits.detach()
-    other = copy.deepcopy(model).to(torch.float64)
-    with torch.no_grad():
-        for value in other.parameters():
-            value.zero_()
-    assert torch.equal(model(ids).logits, before)
-    assert not torch.allclose(other(ids).logits, before)
-
-
-@on_torch
 def test_gradients_are_those_of_keras(opened):
     model, tokenizer = opened
     ids = tokenizer(TEXT, return_tensors="pt").input_ids
@@ -433,26 +412,6 @@ def test_gradients_are_those_of_keras(opened):
     weights = list(model.weights.parameters())
     for gradient, weight in zip(torch.autograd.grad(losses.mean(), weights), weights):
         torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-6)
-
-
-@on_torch
-def test_frozen_weights_stay_frozen(words, tmp_path):
-    gated = dualnet.with_gate(words, units=3)
-    model = AutoModelForCausalLM.from_pretrained(exported(gated, tmp_path))
-    assert set(model.state_dict()) == {f"weights.{name}" for name in dualnet.weight_names(gated)}
-    trained = {name for name, value in model.named_parameters() if value.requires_grad}
-    assert trained == {f"weights.gate/{name}" for name in ("bias", "embeddings", "kernel")}
-
-
-@on_torch
-def test_dropout_draws_new_masks_in_training_alone(words, tmp_path):
-    dropped = small(words.vocabulary, units=6, recurrent_dropout=0.5)
-    model = AutoModelForCausalLM.from_pretrained(exported(dropped, tmp_path))
-    assert not any("seed" in name for name in model.state_dict())
-    ids = torch.tensor([[1, 2, 3, 4]])
-    assert torch.equal(model(ids).logits, model(ids).logits)
-    model.train()
-    assert not torch.equal(model(ids).logits, model(ids).logits)
 
 
 @on_torch
@@ -477,11 +436,11 @@ def test_texts_are_classified(folder, opened, tmp_path):
 SENTENCES = ["the cat sleeps .", "the dogs bark . the cat", "dogs"]
 
 
-@pytest.fixture(scope="module", params=["words", "bpe", "unigram"])
-def client(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
     """A model, and the folder that it is exported to."""
-    model = strong(small(TOKENIZERS[request.param], units=6), TOKENIZERS[request.param])
-    return model, exported(model, tmp_path_factory.mktemp(request.param))
+    model = strong(small(TOKENIZERS["bpe"], units=6), TOKENIZERS["bpe"])
+    return model, exported(model, tmp_path_factory.mktemp("bpe"))
 
 
 @on_torch
@@ -497,41 +456,3 @@ def test_minicons_scores_tokens_and_minimal_pairs_as_dualnet(client):
     sums = lm.sequence_score(SENTENCES, reduction=lambda x: x.sum(0).item(), bos_token=True)
     scores = [score.log_probabilities.sum() for score in dualnet.score(model, SENTENCES)]
     np.testing.assert_allclose(sums, scores, rtol=1e-5)
-
-
-PAIRS = [
-    {"sentence_good": "the cat sleeps .", "sentence_bad": "the cat bark ."},
-    {"sentence_good": "the dogs bark .", "sentence_bad": "the dogs sleeps ."},
-    {"sentence_good": "dogs sleeps the .", "sentence_bad": "the cat ."},
-]
-TASK = {
-    "task": "agreement", "dataset_path": "json", "test_split": "test",
-    "output_type": "multiple_choice", "doc_to_text": "", "doc_to_target": 0,
-    "doc_to_choice": "{{[sentence_good, sentence_bad]}}", "target_delimiter": "",
-    "metric_list": [{"metric": "acc"}],
-}  # fmt: skip
-
-
-@on_torch
-def test_lm_evaluation_harness_scores_a_local_task_as_dualnet(client, tmp_path):
-    lm_eval = pytest.importorskip("lm_eval", reason=REASON)
-    from lm_eval.tasks import TaskManager
-
-    model, folder = client
-    data = tmp_path / "pairs.jsonl"
-    data.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS))
-    files = {"data_files": {"test": str(data)}, "cache_dir": str(tmp_path / "cache")}
-    (tmp_path / "task.yaml").write_text(json.dumps({**TASK, "dataset_kwargs": files}))
-    results = lm_eval.simple_evaluate(
-        model="hf",
-        model_args={"pretrained": folder, "add_bos_token": True, "device": "cpu"},
-        tasks=["agreement"],
-        task_manager=TaskManager(include_path=str(tmp_path), include_defaults=False),
-        bootstrap_iters=0,
-    )
-    found = [[answer[0][0] for answer in row["resps"]] for row in results["samples"]["agreement"]]
-    expected = [
-        [score.log_probabilities.sum() for score in dualnet.score(model, [*pair.values()])]
-        for pair in PAIRS
-    ]
-    np.testing.assert_allclose(np.array(found, float), expected, rtol=1e-5)
