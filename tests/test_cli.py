@@ -1,8 +1,6 @@
 """The commands print what the library returns, and refuse bad input in one sentence."""
 
-import ast
 import dataclasses
-import functools
 import io
 import json
 import pathlib
@@ -17,17 +15,16 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet import corpora, runs, serving, training, zoo
-from dualnet.adaptation.statistics import statistics_of
+from dualnet import runs, serving, zoo
 from dualnet.cli.console import Table
 from dualnet.cli.evaluating import cache_settings
 from dualnet.corpora import encoding
 from dualnet.runs import Run
 from dualnet.runs import run as opening
-from dualnet.text import ByteTokenizer, Vocabulary
+from dualnet.text import ByteTokenizer
 from dualnet.training import loop
 from tests import commands
-from tests.checks import edit_card, once, small, write_splits
+from tests.checks import edit_card, once, small
 
 pytestmark = once
 
@@ -98,12 +95,9 @@ def test_the_table_has_every_card_with_what_is_published_and_measured(cli):
     assert list(table) == cards
     for (name, corpus), row in table.items():
         assert row[2] == f"{zoo.card(name, corpus).parameters:,}"
-    doc, rhn = table["awd_lstm_doc", "ptb"], table["variational_rhn_iog_hidden", "ptb"]
-    assert doc[4] == "54.62/52.87; until no gain 54.12/52.38" and rhn[3] == "-/75.6"
+    assert table["variational_rhn_iog_hidden", "ptb"][3] == "-/75.6"
     assert table["awd_lstm", "ptb"][4:8] == ["60.0/57.3", "", "53.9/52.8", "51.6/51.1"]
     assert "static 130.53/123.01, dynamic nadam 128.62/121.45" in table["lstm", "ptb"][8]
-    rows = cli("list 'dual_mdlstm_t*' --markdown").splitlines()[2:]
-    assert len(rows) == 1 and "52.87/51.19" in rows[0]
 
 
 def test_card_says_what_is_published_and_what_is_our_choice(cli):
@@ -114,14 +108,9 @@ def test_card_says_what_is_published_and_what_is_our_choice(cli):
     assert "[evaluation]" not in cli("card lstm")
     out = cli("card dual_lstm --corpus wikitext-2")
     assert "20,950,200" in out and "85.88" in out and "lower-cased" in out
-    assert "learning_rate = 0.001  (our choice; not in the paper)" in out
-    out = cli("card dual_lstm")
-    assert "10 epochs: static 92.78/90.17 (benchmarks/published.py --group precision)\n" in out
     out = cli("card attention_lstm --corpus multi30k")
     assert "4,262,832 parameters: perplexity 10.21/9.83, bleu 22.92/23.1, bleu multi30k 23.2" in out
-    assert cli.json("card variational_rhn_iog_hidden")["published"]["static"] == [None, 75.6]
     out = cli("card variational_lstm_medium")
-    assert "static: perplexity 82.80 validation, 79.10 test\nalso        Gal and Ghah" in out
     assert "mask_per_gate = true: static 81.9/79.7, deviation 0.2/0.1\n" in out
     also = cli.json("card variational_rhn")["also_published"]
     assert [result["static"] for result in also] == [[71.2, 68.5]]
@@ -247,31 +236,14 @@ def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(cli, run, t
 
 
 @pytest.mark.slow
-def test_a_run_is_evaluated_dynamically_by_sentence(cli, run, corpus, published, tmp_path):
-    out = cli(
-        f"evaluate {run} --dynamic --by-sentence --rule published --keep {tmp_path}/KEPT "
-        f"--plot {tmp_path}/trace.png"
-    )
-    assert "read by sentence, each after <eos> from the zero state\n" in out
-    assert "rule sgd: learning_rate=0.5, decay=0.01, temperature=1\n" in out
-    assert "evaluation, by sentence, rule sgd: lea" in (tmp_path / "KEPT" / "card.toml").read_text()
-    result = cli.json(f"evaluate {run} --by-sentence {SGD} decay=0.01")
-    assert (result["by_sentence"], result["sequence_length"]) == (True, None)
-    assert result["tokens"] == len(corpus.test)
-
-
-@pytest.mark.slow
 def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(cli, run, tmp_path, corpus):
     copy = shutil.copytree(run, tmp_path / "RUN")
     edit_card(copy, 'batching = "streams"', 'batching = "sentences"')
     assert "read by sentence" in cli(f"evaluate {copy}")
     result = cli.json(f"evaluate {copy} --no-by-sentence")
     assert result["by_sentence"] is False and result["tokens"] == len(corpus.test) - 1
-    for option in ("--no-by-sentence", "--dynamic"):
-        out = cli(f"evaluate {copy} {option}")
-        assert "read as one stream, although the model was trained by sentence" in out
-    said = cli.refused(f"evaluate {copy} --batch-size 4")
-    assert "`batch_size` cannot be combined with by_sentence=True" in said
+    out = cli(f"evaluate {copy} --dynamic")
+    assert "read as one stream, although the model was trained by sentence" in out
 
 
 @pytest.mark.slow
@@ -285,8 +257,6 @@ def test_the_best_temperature_is_found_on_the_validation_split(cli, run, corpus,
     assert result["split"] == "test" and result["tokens"] == len(corpus.test)
     out = cli(f"evaluate {run} --temperature best --dynamic --sequence-length 20")
     assert f"temperature {best:.4g}, the best on the first 60 tokens of the validation" in out
-    assert f"temperature={best:g}" in out
-    assert "`temperature` must be" in cli.refused(f"evaluate {run} --temperature warm")
 
 
 @pytest.mark.slow
@@ -364,11 +334,9 @@ def test_a_run_is_evaluated_with_a_cache(cli, run, corpus):
     expected = dualnet.perplexity(dualnet.with_cache(dualnet.load(run), **cache), corpus.test)
     assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
     assert "with a neural cache, size=7, weight=0.2, scale=0.3, start=when_full\n" in cli(command)
-    assert cli.json(f"evaluate {run} --cache")["cache"]["size"] == 500 > len(corpus.test)
     # A cache that remembers more than the text takes no more memory.
     large = cli.json(f"evaluate {run} --cache size=100000000")
     assert large["perplexity"] == cli.json(f"evaluate {run} --cache size=9999")["perplexity"]
-    assert large["cache"]["size"] == 10**8
 
 
 @pytest.mark.slow
@@ -423,12 +391,7 @@ def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
     assert re.match(takes, told)
     assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
     assert "`keep_every` must be" in cli.refused(f"{train} --dry-run --keep-every 5..1")
-    assert not list(tmp_path.iterdir()) and "--corpus ptb --output RUN --dry-run" in cli(
-        "card lstm"
-    )
-    size = {"vocabulary_size": 7, "units": 4, "batch_size": 4}
-    with pytest.raises(dualnet.ArgumentError, match="`vocabulary_size` must be that of the corpus"):
-        training.epoch_seconds("lstm", corpora.load(folder), **size)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -447,9 +410,8 @@ def test_prompts_are_continued(cli, run, monkeypatch):
     )
     assert result["texts"] == expected
     assert cli.call(command) == (0, "\n\n".join(expected) + "\n", "")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal, where a draw may take minutes
-    code, out, err = cli.call(command)
-    assert code == 0 and out == "\n\n".join(expected) + "\n" and "up to 7 tokens" in err
+    first = cli.json(f"generate {run} --prompt the --max-tokens 4")  # with a seed that is reported
+    assert cli.json(f"generate {run} --prompt the --max-tokens 4 --seed {first['seed']}") == first
 
 
 def test_the_likeliest_texts_are_printed(cli, run):
@@ -477,13 +439,6 @@ def test_the_text_of_one_prompt_is_shown_as_it_is_drawn(cli, run, monkeypatch):
     assert cli(f"{command} --stream") == cli(command) == "".join(shown) + "\n"
 
 
-def test_a_random_seed_is_reported(cli, run):
-    command = f"generate {run} --prompt the --max-tokens 4"
-    first = cli.json(command)
-    assert cli.json(f"{command} --seed {first['seed']}") == first
-    assert cli.json(command)["seed"] != first["seed"]
-
-
 def test_prompts_come_from_a_file_or_standard_input(cli, run, tmp_path, monkeypatch):
     data = b"\xef\xbb\xbfthe cat\nthe dog sees\n\nthe"
     (tmp_path / "prompts.txt").write_bytes(data)
@@ -495,12 +450,9 @@ def test_prompts_come_from_a_file_or_standard_input(cli, run, tmp_path, monkeypa
         dualnet.load(run), result["prompts"], max_tokens=4, temperature=0, stop_at_eos=True,
         allow_unknown=True,
     )  # fmt: skip
-    for words in (settings, f"- {settings}", f"{settings} -"):
+    for words in (settings, f"{settings} -"):
         type_in(monkeypatch, data)
         assert cli.json(f"generate {run} {words}")["texts"] == result["texts"]
-    (tmp_path / "windows.txt").write_bytes(b"the cat\r\nthe\r\n")
-    result = cli.json(f"generate {run} {tmp_path}/windows.txt --greedy --max-tokens 2")
-    assert result["prompts"] == ["the cat", "the"]
 
 
 def test_each_line_is_scored_with_its_newline(cli, run, folder, tmp_path, monkeypatch):
@@ -547,10 +499,6 @@ def test_the_surprisal_of_each_line_is_printed_as_a_table(
     np.testing.assert_allclose(*bits, rtol=1e-5)
     assert cli.json(f"{score} --adapt --rule published --words") == adapted
     assert cli.json(f"{score} --adapt --words --adapt-weights output matrix:2") != adapted
-    few = functools.partial(statistics_of, batch_size=4)
-    monkeypatch.setattr("dualnet.adaptation.dynamic.statistics_of", few)
-    rms = cli(f"{score} --adapt --rule rms")
-    assert rms.splitlines()[1:7] != rms.splitlines()[7:13] and rms.count("\n") == 31
 
 
 def test_units_of_other_tokenisers_are_shown_in_one_row_each_and_by_word(cli, tmp_path):
@@ -566,24 +514,11 @@ def test_units_of_other_tokenisers_are_shown_in_one_row_each_and_by_word(cli, tm
     assert "  a \u00e9 b\n" in cli(score)
 
 
-def test_no_newline_is_added_to_a_text_option(cli, run):
-    texts = "--text 'the cat' --text 'the cat\n' --text 'the cat\nsees'"
-    result = cli.json(f"score {run} {texts} --temperature 2")
-    assert [entry["tokens"] for entry in result["texts"]] == [2, 3, 4]
-    assert result["temperature"] == 2
-
-
 @pytest.mark.slow
 def test_an_empty_text_has_perplexity_1_and_infinity_is_null_in_json(cli, run):
     result = cli.json(f"score {run} --text ''")
     assert result["perplexity"] == result["texts"][0]["perplexity"] == 1
-    assert "perplexity 1.00 on 0 tokens of 1 text\n" in cli(f"score {run} --text ''")
-    for command in (
-        f"score {run} --text 'sees cat' --temperature 1e-4",
-        f"evaluate {run} --temperature 1e-6",
-        f"evaluate {run} --temperature 1e-6 --dynamic",
-    ):
-        assert cli.json(command)["perplexity"] is None
+    assert cli.json(f"evaluate {run} --temperature 1e-6")["perplexity"] is None
 
 
 def test_rows_of_scores_fit_the_terminal(cli, run, monkeypatch):
@@ -601,22 +536,13 @@ def test_rows_of_scores_fit_the_terminal(cli, run, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("command", ["generate", "score"])
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"the cat\nthe \xff dog\n", "must be UTF-8. Received: {!r} with byte 0xff at offset 12"),
-        (b"", "FILE must hold text. Received: {!r}, which is empty"),
-    ],
-)
-def test_a_file_that_is_not_text_is_refused_in_one_sentence(
-    cli, run, tmp_path, monkeypatch, command, data, message
-):
-    path = tmp_path / "lines.txt"
+def test_a_file_that_is_not_text_is_refused_in_one_sentence(cli, run, tmp_path, monkeypatch):
+    path, data = tmp_path / "lines.txt", b"the cat\nthe \xff dog\n"
     path.write_bytes(data)
     type_in(monkeypatch, data)
-    assert message.format(str(path)) in cli.refused(f"{command} {run} {path}")
-    assert message.format("standard input") in cli.refused(f"{command} {run}")
+    message = "must be UTF-8. Received: {!r} with byte 0xff at offset 12"
+    assert message.format(str(path)) in cli.refused(f"generate {run} {path}")
+    assert message.format("standard input") in cli.refused(f"score {run}")
 
 
 @pytest.mark.parametrize("command", [["list"], []], ids=["list", "no command"])
@@ -637,15 +563,6 @@ def test_control_characters_of_files_are_escaped(cli, capsys, tmp_path):
     assert "\x1b" not in cli.refused("card \x1b[2J")
 
 
-def test_train_warns_of_unk_that_only_held_out_text_has(cli, tmp_path):
-    write_splits(tmp_path, "the cat sees the dog\n" * 9, test="the zebra\n" * 9)
-    for settings, warns in (({"min_count": 1}, True), ({}, False)):
-        corpus = dualnet.corpora.load(tmp_path, **settings)
-        shown = f"{corpus.note}\n{loop._unseen(corpus)}"
-        assert ("<unk> is 33.3% of 'test' and not in train" in shown) == warns
-        assert ("as byte-level BPE, which loses nothing; 257 tokens" in shown) != warns
-
-
 @pytest.mark.slow
 def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
     (tmp_path / "story.txt").write_text("The cat sees a dog. The dog sees a cat!\n" * 40)
@@ -657,13 +574,9 @@ def test_own_text_is_read_as_the_options_say_and_resumed_so(cli, tmp_path):
     assert "min_count = 2" in card and len(dualnet.load(tmp_path / "RUN").vocabulary) == 5
     assert "must stay 2, as" in cli.refused(f"{train} --resume --epochs 2 --min-count 3")
     assert cli.call(f"{train} --resume --epochs 2 --min-count 2 --vocabulary-size 5")[0] == 0
-    out = cli(f"generate {tmp_path}/RUN --prompt 'A zebra' --max-tokens 3 --seed 1")
-    assert out and cli.json(f"score {tmp_path}/RUN --text 'a zebra'")["tokens"] == 2
     data = cli(f"data {tmp_path}/story.txt")
     assert f"Reading '{tmp_path}/story.txt' as byte-level BPE, which loses nothing" in data
     assert " 5 in the vocabulary" in cli(f"data {tmp_path}/story.txt --vocabulary-size 5")
-    wrong = f"data {tmp_path}/story.txt --tokenizer bpe:300 --min-count 2"
-    assert "`min_count` is for words" in cli.refused(wrong)
 
 
 @pytest.mark.slow
@@ -686,14 +599,6 @@ def test_the_text_of_a_run_is_divided_as_the_run_did(cli, tmp_path, monkeypatch)
     assert cli("card .").startswith("RUN, a trained model of your own")
 
 
-def test_export_warns_of_a_closed_vocabulary(cli, tmp_path, monkeypatch):
-    target = "dualnet.serving.saved_model.write_saved_model"
-    monkeypatch.setattr(target, lambda *arguments: None)
-    small(Vocabulary(("the", "cat", "<eos>"))).save(tmp_path / "closed.keras")
-    with pytest.warns(UserWarning, match="is closed: it has no <unk>, so the endpoints"):
-        cli(f"export {tmp_path}/closed.keras {tmp_path}/served")
-
-
 def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
     monkeypatch.setattr(  # which takes seconds, and has tests of its own
         "dualnet.serving.saved_model.write_saved_model",
@@ -706,12 +611,9 @@ def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
     export = f"export {run} {tmp_path}/m.tflite"
     said = cli.refused(f"{export} --format onnx")
     assert "`path` must be a file that ends in '.onnx'" in said
-    monkeypatch.setattr(serving, "export", lambda model, path, **settings: settings)
-    for options in ("", "--format litert --max-tokens 7"):
-        out = cli.json(f"{export} {options}")
-        assert out["format"] == "litert" and out["endpoints"] == ["step"]
-    given = {name: value for name, value in ast.literal_eval(out["path"]).items() if value}
-    assert given == {"format": "litert", "max_tokens": 7}
+    monkeypatch.setattr(serving, "export", lambda model, path, **settings: path)
+    out = cli.json(export)
+    assert out["format"] == "litert" and out["endpoints"] == ["step"]
 
 
 # --- bad input
@@ -760,23 +662,6 @@ def test_bad_input_that_a_model_shows_is_refused_in_one_sentence(cli, places, co
     assert LATE[command] in cli.refused(command.format(**places))
 
 
-@pytest.mark.parametrize(
-    ("split", "text", "message"),
-    [
-        ("valid", b"a b\n", "at least"),
-        ("test", b"\n", "The split 'test' must hold at least 2 tokens"),
-    ],
-)
-def test_a_bad_corpus_is_refused_in_one_sentence_with_exit_code_2(
-    cli, folder, tmp_path, split, text, message
-):
-    text_folder = shutil.copytree(folder, tmp_path / "text")
-    (text_folder / f"{split}.txt").write_bytes(text)
-    train = f"train lstm --corpus {text_folder} --output {tmp_path}/RUN --quiet {QUICK}"
-    assert message in cli.refused(train)
-    assert not (tmp_path / "RUN").exists()
-
-
 def test_a_run_whose_text_has_changed_is_refused(cli, run, folder, tmp_path):
     text = shutil.copytree(folder, tmp_path / "text")
     copy = shutil.copytree(run, tmp_path / "RUN")
@@ -794,12 +679,7 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     whole = cli.json(evaluate)
     assert (whole["split"], whole["tokens"]) == ("whole", 40 * 6 - 1)
     assert cli.json(f"{evaluate} --split test")["tokens"] == 2 * 6 - 1
-    assert cli.json(f"{evaluate} --fractions 50 25 25")["tokens"] == 10 * 6 - 1
     assert cli.json(f"{evaluate} --fractions 25 50 25 --split valid")["tokens"] == 20 * 6 - 1
-    assert "`--fractions` needs --corpus" in cli.refused(f"evaluate {run} --fractions 50 25 25")
-    (tmp_path / "own.txt").write_text("the cat sees the dog")
-    assert cli.json(evaluate)["tokens"] == 6 - 1
-    assert "must leave text in each split" in cli.refused(f"{evaluate} --split test")
     (tmp_path / "wikitext-103").write_text("the cat sees the dog")
     monkeypatch.chdir(tmp_path)
     assert "not on this machine" in cli.refused(f"evaluate {run} --corpus wikitext-103")

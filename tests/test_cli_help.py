@@ -74,9 +74,7 @@ def test_the_help_lists_each_command_once_in_a_group(capsys):
     ("line", "message"),
     [
         ("trian lstm", "There is no command 'trian'. Did you mean 'train'?"),
-        ("--versoin", "Did you mean '--version'?"),
         ("analyse", "analyse needs one of gates, experts, rank, curves."),
-        ("analyse gate RUN", "analyse needs one of gates, experts, rank, curves."),
         ("card", "The following arguments are required: MODEL. `dualnet card --help`"),
         ("generate RUN --beam x", "Argument --beam: invalid int value: 'x'"),
         ("generate RUN --prompt -x", "Argument --prompt: expected one argument"),

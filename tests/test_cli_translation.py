@@ -23,7 +23,7 @@ from tests.checks import UNTRACED, once
 
 pytestmark = [*UNTRACED, once, pytest.mark.slow]
 
-IDS = np.arange(12)
+
 TEXTS = ["1 2 3", "", "9 0"]
 
 
@@ -44,10 +44,7 @@ def test_lines_are_translated_one_for_each(cli, translator_run, model, lines, mo
     command = f"translate {translator_run} --beam 3"
     assert cli(f"{command} {lines}") == expected
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.read_bytes())))
-    assert cli(command) == expected
-    with monkeypatch.context() as patch:
-        patch.setattr(using, "LINES", 2)
-        assert cli(f"{command} {lines}") == expected
+    assert cli(f"{command} --ensemble {translator_run}") == expected  # of a model and itself
     result = cli.json(f"{command} {lines}")
     assert [row["text"] for row in result["texts"]] == TEXTS and result["beam"] == 3
     for row, [best] in zip(result["texts"], translations(model, TEXTS, beam=3)):
@@ -59,22 +56,15 @@ def test_lines_are_translated_one_for_each(cli, translator_run, model, lines, mo
 def test_the_best_of_a_beam_are_printed_as_moses_reads_them(
     cli, translator_run, model, lines, monkeypatch
 ):
+    monkeypatch.setattr(using, "LINES", 1)
     out = cli(f"translate {translator_run} {lines} --beam 4 --nbest 2 --format moses")
     rows = [line.split(" ||| ") for line in out.splitlines()]
     found = translations(model, TEXTS, beam=4, n_best=2)
     assert [row[0] for row in rows] == ["0", "0", "1", "2", "2"]
-    monkeypatch.setattr(using, "LINES", 1)
-    assert cli(f"translate {translator_run} {lines} --beam 4 --nbest 2 --format moses") == out
     for row, each in zip(rows, [each for several in found for each in several], strict=True):
         assert row[1] == each.text and re.fullmatch(r"dualnet= -?\d+\.\d{6}", row[2])
         assert float(row[2].split()[1]) == pytest.approx(each.score, rel=1e-6, abs=1e-6)
         assert float(row[3]) == pytest.approx(each.normalized_score, abs=1e-6)
-
-
-def test_an_ensemble_translates_by_the_mean_of_its_probabilities(cli, translator_run, lines):
-    command = f"translate {translator_run} {lines} --beam 2 --max-tokens 6"
-    # Of a model and itself.
-    assert cli(f"{command} --ensemble {translator_run}") == cli(command)
 
 
 def test_the_attention_is_drawn_into_a_file_or_a_folder(
@@ -100,15 +90,10 @@ def test_the_attention_is_drawn_into_a_file_or_a_folder(
 # --- evaluation
 
 
-@pytest.mark.parametrize("protocol", ["sacrebleu", "multi30k", "rouge"])
+@pytest.mark.parametrize("protocol", ["sacrebleu", "rouge"])
 def test_a_run_is_evaluated_in_every_protocol(cli, translator_run, model, protocol):
     pairs = runs.corpus_of_run(translator_run).valid
     command = f"evaluate {translator_run} --split valid --beam 2 --protocol {protocol}"
-    if protocol == "multi30k":
-        said = cli.refused(command)
-        assert "`language` must be one that sacremoses knows" in said
-        assert "Received: 'words'" in said and "--source en --target de" in said
-        return
     result = cli.json(command)
     lines = dualnet.translate(model, pairs.source_lines, beam=2)
     if protocol == "rouge":
@@ -136,8 +121,6 @@ def test_a_run_is_evaluated_on_other_pairs_with_its_own_tokenisers(
     expected = evaluate_pairs(model, pairs, "test").perplexity
     assert result["perplexity"] == pytest.approx(expected, rel=1e-6)
     assert (result["pairs"], result["source"], result["target"]) == (6, "digits", "words")
-    out = cli(f"{command} --protocol rouge")
-    assert "\nROUGE-1: recall " in out and out.count("\n") == 4
 
 
 def test_headlines_are_trained_on_with_a_tokeniser_for_each_side(cli, pairs_folder, tmp_path):
@@ -164,7 +147,6 @@ def test_headlines_are_trained_on_with_a_tokeniser_for_each_side(cli, pairs_fold
     assert card.trained_on["tokenizer"] == ["characters", "words"]
     out = cli(f"evaluate {tmp_path}/RUN --protocol rouge --beam 1")
     assert "article to headline" in out and "ROUGE-L" in out
-    cli(f"{train} {named} --resume --epochs 2")  # the tokenisers are those of the RUN
 
 
 SIDES = "--source digits --target words"
@@ -184,19 +166,10 @@ def test_a_table_that_is_not_the_runs_own_is_evaluated_whole(cli, translator_run
     assert alone["perplexity"] == pytest.approx(whole["perplexity"]) and alone["split"] == "test"
 
 
-def test_translators_are_trained_with_several_seeds(cli, pairs_folder, tmp_path):
-    small = "--tokenizer words --epochs 1 --set units=4 depth=1 batch_size=24"
-    train = f"train attention_gru --pairs {pairs_folder} {SIDES} --output {tmp_path}/RUNS {small}"
-    result = cli.json(f"{train} --seeds 1 2 --quiet")
-    assert result["seeds"] == [1, 2] and len(result["runs"]) == 2
-
-
 def test_a_translator_is_built_from_its_run_with_both_tokenisers(translator_run, model):
     built = zoo.build(str(translator_run), output_dropout=0.1)
     assert built.source_vocabulary == model.source_vocabulary
     assert dualnet.translate(built, "1 2") == dualnet.translate(model, "1 2")
-    with pytest.raises(ValueError, match="in a language model with recurrent layers"):
-        dualnet.Learner(model, adapt="recurrent_matrix")
 
 
 def test_a_line_end_of_a_text_in_python_is_no_part_of_it(model):
@@ -204,11 +177,6 @@ def test_a_line_end_of_a_text_in_python_is_no_part_of_it(model):
         assert dualnet.translate(model, text, beam=2) == dualnet.translate(model, expected, beam=2)
     score = dualnet.score(model, "one two\n", source="1 2\n")
     assert score == dualnet.score(model, "one two", source="1 2")
-    [found], [expected] = (
-        alignments(model, "1 2\n", "one two\n"),
-        alignments(model, "1 2", "one two"),
-    )
-    np.testing.assert_array_equal(found.weights, expected.weights)
     with pytest.raises(ValueError, match="`texts` must be one line .*Give its lines one by one"):
         dualnet.translate(model, "1 2\n3 4")
 
@@ -228,9 +196,6 @@ def test_a_run_goes_on_without_naming_its_pairs(cli, translator_run, pairs_folde
     assert result["corpus"]["pairs"]["train"] == len(pairs.train) < 24
     said = cli.refused(f"{train} --resume {sides} --max-tokens 6 --epochs 3")
     assert "must leave out the same pairs" in said
-    start = f"train {run} {sides} --output {tmp_path}/NEXT --quiet --epochs 1"
-    cli(f"{start} --set batch_size=24")
-    assert runs.read_card(tmp_path / "NEXT").lowercase
     moved = shutil.copytree(pairs_folder, tmp_path / "moved")
     cli(f"{train} --resume --pairs {moved} {SIDES} --max-tokens 5 --epochs 3")
     assert runs.corpus_of_run(run).folder == str(moved)
@@ -253,30 +218,20 @@ def test_a_run_is_the_start_of_another_on_other_pairs(cli, translator_run, tmp_p
     assert other.source_vocabulary == one.source_vocabulary
 
 
-def test_pairs_that_a_card_is_for_have_its_tokeniser(cli, tmp_path):
-    folder = tmp_path / "multi30k"
-    folder.mkdir()
-    for split in corpora.SPLITS:
-        (folder / f"{split}.de").write_text("ein Hund\nzwei Katzen\n" * 12)
-        (folder / f"{split}.en").write_text("a dog\ntwo cats\n" * 12)
-    small = "--epochs 1 --set units=4 depth=1 batch_size=24"
-    train = f"train attention_gru --source de --target en {small} --output {tmp_path}"
-    cli(f"{train}/RUN --pairs {folder}")
+def test_pairs_get_the_tokeniser_and_recipe_of_the_card_that_is_for_them(
+    cli, pairs_folder, tmp_path
+):
+    settings = "--epochs 1 --set units=4 depth=1 batch_size=12 learning_rate=30 label_smoothing=0"
+    train = f"train attention_gru {settings} --output {tmp_path}"
+    folder = shutil.copytree(pairs_folder, tmp_path / "multi30k")
+    _, _, err = cli.call(f"{train}/RUN --pairs {folder} {SIDES}")
     assert runs.read_card(tmp_path / "RUN").trained_on["tokenizer"] == "bpe:4000"
-    other = folder.rename(tmp_path / "own")
-    _, _, err = cli.call(f"{train}/OTHER --pairs {other} --card-for btec")
     assert "sizes and recipe" not in err
-    assert runs.read_card(tmp_path / "OTHER").trained_on["tokenizer"] == "bpe:10000"
-
-
-def test_pairs_that_no_card_knows_get_the_small_recipe_and_it_is_said(cli, pairs_folder, tmp_path):
-    settings = "units=4 depth=1 batch_size=12 learning_rate=30 label_smoothing=0"
-    command = f"train attention_gru --pairs {pairs_folder} {SIDES} --epochs 1 --set {settings}"
-    _, _, err = cli.call(f"{command} --output {tmp_path}/RUN")
-    assert f"does not list '{pairs_folder.name}': sizes and recipe are those for multi30k" in err
     assert "Validation is worse than the uniform distribution over" in err
+    _, _, err = cli.call(f"{train}/OWN --pairs {pairs_folder} {SIDES}")
+    assert f"does not list '{pairs_folder.name}': sizes and recipe are those for multi30k" in err
     small = zoo.card("attention_gru", "multi30k").recipe
-    assert runs.read_card(tmp_path / "RUN").recipe["optimizer"] == small["optimizer"] == "adam"
+    assert runs.read_card(tmp_path / "OWN").recipe["optimizer"] == small["optimizer"] == "adam"
 
 
 def test_translations_are_written_to_a_file_whole_or_not_at_all(cli, translator_run, tmp_path):
@@ -298,11 +253,6 @@ def test_bars_in_a_translation_do_not_end_a_field_of_moses(
     nbest.write_text(cli(f"translate {translator_run} {lines} --beam 1 --format moses"))
     texts = [each.hypotheses[0].text for each in read_nbest(nbest)]
     assert [text.startswith("a &#124;&#124;&#124;") for text in texts] == [True, False, True]
-
-
-def test_a_file_without_lines_has_no_translations(cli, translator_run, tmp_path):
-    (tmp_path / "empty.txt").write_text("")
-    assert cli(f"translate {translator_run} {tmp_path}/empty.txt") == ""
 
 
 # --- lines and bad input
@@ -360,21 +310,12 @@ def test_bad_input_is_refused_in_one_sentence(cli, translator_run, others, pairs
     assert not (others / "new").exists()
 
 
-def test_bleu_cannot_be_watched_without_the_extra(cli, pairs_folder, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    train = f"train attention_gru --pairs {pairs_folder} {SIDES} --output {tmp_path}/RUN"
-    assert 'pip install "dualnet[translate]"' in cli.refused(f"{train} --set watch=bleu")
-    assert not (tmp_path / "RUN").exists()
-
-
 @pytest.mark.parametrize(
     "function",
     [
         lambda model: dualnet.generate(model, "one"),
         lambda model: dualnet.surprisal(model, "one"),
-        lambda model: dualnet.minimal_pairs(model, [{"sentence_good": "a", "sentence_bad": "b"}]),
-        lambda model: dualnet.evaluate(model, IDS),
-        lambda model: dualnet.dynamic_evaluation(model, IDS),
+        lambda model: dualnet.evaluate(model, np.arange(12)),
         dualnet.with_gate,
         lambda model: dualnet.ensemble([model, model]),
     ],

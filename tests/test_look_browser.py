@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import dualnet
-from dualnet.looking import Page
-from dualnet.looking.page import _rendered
 from dualnet.text import ByteTokenizer, Vocabulary
 from tests.checks import needed, once, sentences, small, strong
 
@@ -313,67 +311,3 @@ def test_a_long_text_is_written_once_and_pointing_at_a_word_touches_that_word_al
         "document.querySelector('#text').getBoundingClientRect().bottom + 1"
     )
     assert inside
-
-
-def made_up(bits):
-    """Return a page of one model for each list of `bits`, all of one text."""
-    count = len(bits[0])
-    readings = [
-        {"model": number, "kind": "fixed", "segment": None, "bits": column, "ranks": [1] * count,
-         "perplexity": None if None in column else 2 ** np.mean(column),
-         "likeliest": [0] * count, "probabilities": [0.5] * count}
-        for number, column in enumerate(bits)
-    ]  # fmt: skip
-    data = {
-        "names": {0: "the", 1: "<eos>"}, "ids": [0] * count, "eos": 1, "unknown": None, "after": "",
-        "pieces": ["the"] * count, "before": ["", *[" "] * (count - 1)],
-        "levels": {"word": [*range(count)]},
-        "models": [f"model {number}" for number in range(len(bits))], "readings": readings,
-    }  # fmt: skip
-    return Page(_rendered(data), [], count)
-
-
-def test_the_text_scrolls_to_the_word_that_the_chart_is_pointed_at(driver, tmp_path):
-    browser = Browser(driver).open(made_up([[1.0] * 5000]), tmp_path)
-    for share in (0.2, -0.3):  # down, then up
-        browser.hover(browser.find("#plot"), dx=round(share * browser.find("#plot").size["width"]))
-        here, text = (
-            browser.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
-            for selector in (".here", "#text")
-        )
-        assert text["top"] <= here["top"] and here["bottom"] <= text["bottom"]
-
-
-def test_a_model_that_excludes_a_word_has_no_low_perplexity(driver, tmp_path):
-    browser = Browser(driver).open(made_up([[1.0, 2.0], [1.0, None]]), tmp_path)
-    assert browser.find("#summary").text.endswith("lowest perplexity 2.83, by model 0")
-    assert browser.texts("#lines span")[1] == "model 1 Infinity"
-
-
-def test_the_axes_of_short_texts_and_wide_ranges_have_labels_that_do_not_overlap(driver, tmp_path):
-    browser = Browser(driver).open(made_up([[40.0, 0.5, 0.5]]), tmp_path)
-    labels = browser.texts("#plot text")
-    assert labels[-3:] == ["1", "2", "3"]
-    places = browser.run(
-        "Array.from(document.querySelectorAll('#plot text[dy]'), t => Number(t.getAttribute('y')))"
-    )
-    assert len(places) > 4 and np.diff(sorted(places)).min() > 11
-
-
-def test_a_browser_does_not_restore_switches_that_the_script_has_reset(browser):
-    browser.choose("difference")
-    browser.driver.refresh()
-    assert browser.find("#controls").get_attribute("autocomplete") == "off"
-    assert browser.find("input[value=surprisal]").is_selected()
-
-
-def test_a_frame_of_a_notebook_shows_the_page(driver, two_models, tmp_path):
-    (tmp_path / "notebook.html").write_text(
-        f"<!doctype html><meta charset=utf-8>{two_models._repr_html_()}", "utf-8"
-    )
-    driver.get((tmp_path / "notebook.html").as_uri())
-    driver.switch_to.frame(driver.find_element(By.TAG_NAME, "iframe"))
-    browser = Browser(driver)
-    browser.hover(browser.word(4))
-    assert len(browser.texts("#details li")) >= 5
-    driver.switch_to.default_content()

@@ -1,6 +1,5 @@
 """N-best lists: their formats, what models say of them, weights that a metric chose."""
 
-import dataclasses
 import tracemalloc
 
 import numpy as np
@@ -9,10 +8,7 @@ import pytest
 import dualnet
 from dualnet import zoo
 from dualnet.builders.reader import Reader
-from dualnet.cli.console import printable
-from dualnet.extras.rescoring import rescoring, tuning
-from dualnet.generation import translation
-from dualnet.requests import Rescoring
+from dualnet.extras.rescoring import rescoring
 from dualnet.rescoring import (
     Bleu,
     BracketF1,
@@ -72,14 +68,16 @@ WRITTEN = {
         NBest("0", (Hypothesis("a cat", {"tm": (-1.5, 2.0), "lm": -1e-7}, -3.25, ("0-0", "x")),)),
         NBest("3", (Hypothesis(""), Hypothesis("the cat", {"tm": 1e300}))),
         NBest("1", (Hypothesis("scored", score=-1.0), Hypothesis("kept", rest=("1-1",)))),
+        # Sparse features of any sign; white space beyond ASCII at the ends of a text.
+        NBest("2", (Hypothesis("\u00a0a\u2028b\x85", dict.fromkeys(["wt_a/b", "p|y"], 2.0)),)),
     ],
     "jsonl": [
         NBest("a|||b", (Hypothesis("läuft |||", {"a b": (1.0, 2.0)}, 0.0, {"start": [1, None]}),)),
-        NBest(7, (Hypothesis(""), Hypothesis("two\nlines \u2028", {"lm": -2.0}))),
+        NBest(7, (Hypothesis(""), Hypothesis("two\nlines \u2028", {"wt_a/b": -2.0, "a=b": 1.0}))),
     ],
     "kaldi": [
         NBest("speaker-1-utt", tuple(Hypothesis(t, {"am": 0.1, "ngram": (1.0, 2.0)}, -1.0, n)
-                                     for t, n in (("猫 は", 2), ("", 3)))),
+                                     for t, n in (("\u202f猫 は\x1c", 2), ("", 3)))),
         NBest("b", (Hypothesis("the cat", {"am": 5.0, "ngram": (0.0, -1.0)}, 0.5, 1),)),
     ],
     "trees": [
@@ -103,24 +101,6 @@ def test_lists_that_are_written_are_read_again(format, tmp_path):
     assert (tmp_path / "again").read_bytes() == (tmp_path / "list").read_bytes()
 
 
-@pytest.mark.parametrize("format", ["moses", "kaldi", "jsonl"])
-@pytest.mark.parametrize("source", WRITTEN)
-def test_lists_of_one_format_are_written_in_another(source, format, tmp_path):
-    lists = [
-        NBest(k, tuple(dataclasses.replace(each, text=each.text.replace("|||", "").strip(),
-                                           features={"lm": 1.0}, score=None)
-                       for each in nbest.hypotheses if "\n" not in each.text))
-        for k, nbest in enumerate(WRITTEN[source])
-    ]  # fmt: skip
-    write_nbest(tmp_path / "list", lists, format=format)
-    scores = [tmp_path / "list.lm"] if format == "kaldi" else []
-    found = list(read_nbest(tmp_path / "list", format=format, scores=scores))
-    for nbest, again in zip(lists, found, strict=True):
-        assert str(nbest.id) == str(again.id)
-        for each, same in zip(nbest.hypotheses, again.hypotheses, strict=True):
-            assert (same.text, same.features) == (each.text, {"lm": 1.0})
-
-
 def test_spellings_of_other_programs_are_read(tmp_path):
     path = tmp_path / "list"
     path.write_bytes(
@@ -138,9 +118,8 @@ def test_spellings_of_other_programs_are_read(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("before", [["0-0 1-1"], ["WordScores= -0.5"], ["0-0", "WordScores= -1 2"]])
-def test_lists_of_marian_may_have_alignments_and_scores_of_words(before, tmp_path):
-    path = tmp_path / "list"
+def test_lists_of_marian_may_have_alignments_and_scores_of_words(tmp_path):
+    path, before = tmp_path / "list", ["0-0 1-1", "WordScores= -1 2"]
     path.write_text(" ||| ".join(["0", "a cat", *before, "F0= -3.5 F1= 2", "-1.25"]))
     lists = list(read_nbest(path))
     [hypothesis] = lists[0].hypotheses
@@ -148,32 +127,6 @@ def test_lists_of_marian_may_have_alignments_and_scores_of_words(before, tmp_pat
     assert hypothesis.rest == tuple(before)
     write_nbest(path, lists)
     assert list(read_nbest(path)) == lists
-
-
-@pytest.mark.parametrize("format", ["moses", "jsonl"])
-def test_names_of_sparse_features_may_hold_any_sign(format, tmp_path):
-    names = ["wt_a/b", "a=b", "pp_x|y", "läuft\u00a0", "d:", "/"]
-    lists = [NBest("0", (Hypothesis("a", dict.fromkeys(names, 2.0), -1.0),))]
-    write_nbest(tmp_path / "list", lists, format=format)
-    assert list(read_nbest(tmp_path / "list", format=format)) == lists
-
-
-@pytest.mark.parametrize("format", ["moses", "kaldi", "jsonl"])
-@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2028", "\x85", "\x1c"])
-def test_white_space_beyond_ascii_stays_at_the_ends_of_a_text(format, space, tmp_path):
-    lists = [NBest("0", tuple(Hypothesis(f"{space}a{space}b{space}", rest=n if n else None)
-                              for n in ([1, 2] if format == "kaldi" else [0, 0])))]  # fmt: skip
-    write_nbest(tmp_path / "list", lists, format=format)
-    assert list(read_nbest(tmp_path / "list", format=format)) == lists
-
-
-def test_numbers_of_numpy_are_written_as_others(tmp_path):
-    features = {"a": np.float64(0.5), "b": (np.float32(1), 2)}
-    for format in ("moses", "jsonl"):
-        write_nbest(tmp_path / "l", [NBest("0", (Hypothesis("a", features, np.float32(-2)),))],
-                    format=format)  # fmt: skip
-        [[again]] = [nbest.hypotheses for nbest in read_nbest(tmp_path / "l", format=format)]
-        assert (again.features, again.score) == ({"a": 0.5, "b": (1.0, 2.0)}, -2.0)
 
 
 def test_lists_are_read_as_they_come(tmp_path):
@@ -190,17 +143,12 @@ GOOD = {"moses": "0 ||| a", "jsonl": '{"id": 0, "text": "a"}', "kaldi": "u-1 a",
 @pytest.mark.parametrize(
     ("format", "line", "message"),
     [
-        ("moses", "a ||| b", "must be 'id ||| words"),
         ("moses", "0", "must be 'id ||| words"),
-        ("moses", "0 ||| a ||| lm= x", "could not convert string to float: 'x'"),
         ("moses", "0 ||| a ||| lm= nan", "must be finite"),
         ("moses", "0 ||| \udcff", "must be UTF-8"),
         ("jsonl", "{", "line 2: Expecting property name"),
-        ("jsonl", "[]", "an object with `id` and `text`"),
         ("jsonl", '{"text": "a"}', "an object with `id` and `text`"),
-        ("jsonl", '{"id": 0, "text": "a", "score": 1e999}', "must be finite"),
         ("trees", "(S", "is never closed"),
-        ("trees", "best (S (X x))", "no score"),
     ],
 )
 def test_a_malformed_line_is_named_with_its_file(format, line, message, tmp_path):
@@ -220,19 +168,13 @@ def test_lists_whose_hypotheses_stand_apart_or_lack_a_score_are_refused(tmp_path
     (tmp_path / "lm").write_text("u-1 1\nu-3 1\n")
     with pytest.raises(ValueError, match="must be 'utterance-n words'.*'u-2' lm"):
         list(read_nbest(tmp_path / "list", format="kaldi", scores=[tmp_path / "lm"]))
-    with pytest.raises(ValueError, match="must be 'utterance-n words'.*'u'"):
-        (tmp_path / "list").write_text("u a\n")
-        list(read_nbest(tmp_path / "list", format="kaldi"))
 
 
 @pytest.mark.parametrize(
     ("format", "hypothesis", "message"),
     [
         ("moses", Hypothesis("a ||| b"), "must fit the format of Moses"),
-        ("moses", Hypothesis("a\nb"), "must fit the format of Moses"),
-        ("moses", Hypothesis("a", {"l m": 1.0}), "must fit the format of Moses"),
         ("kaldi", Hypothesis("a", {"tm": 1.0}), "the same features throughout"),
-        ("kaldi", Hypothesis("a", {"../lm": 1.0}), "without spaces and '/'"),
         ("trees", Hypothesis("a )S"), "must hold one tree"),
     ],
 )
@@ -240,21 +182,11 @@ def test_lists_without_a_place_in_a_format_leave_files_untouched(
     format, hypothesis, message, tmp_path
 ):
     (tmp_path / "list").write_text("kept")
-    features = hypothesis.features if "/" in str(hypothesis) else {"lm": 1.0}
-    good = Hypothesis("(S a )S", features)
+    good = Hypothesis("(S a )S", {"lm": 1.0})
     with pytest.raises(ValueError, match=message.replace("|", r"\|")):
         write_nbest(tmp_path / "list", [NBest(0, (good, hypothesis))], format=format)
     assert [path.name for path in tmp_path.iterdir()] == ["list"]
     assert (tmp_path / "list").read_text() == "kept"
-
-
-def test_json_lines_hold_no_character_that_controls_a_terminal(tmp_path):
-    lists = [NBest("0", (Hypothesis("a\x85\x1b\x7f é"),))]
-    write_nbest(tmp_path / "list", lists, format="jsonl")
-    assert printable((tmp_path / "list").read_text("utf-8")) == (
-        '{"id": "0", "text": "a\\u0085\\u001b\\u007f é"}\n'
-    )
-    assert list(read_nbest(tmp_path / "list", format="jsonl")) == lists
 
 
 def test_a_sentence_without_a_tree_is_refused_and_may_have_an_empty_one(tmp_path):
@@ -265,15 +197,6 @@ def test_a_sentence_without_a_tree_is_refused_and_may_have_an_empty_one(tmp_path
     path.write_text("1 failed\n()\n\n(NP (NN fish))\n")
     failed, _ = read_nbest(path, format="trees")
     assert BracketF1().statistics(failed.best.text, "(NP (NN fish))").tolist() == [0, 0, 1]
-
-
-def test_files_and_formats_that_do_not_exist_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="'nowhere'"):
-        next(read_nbest("nowhere"))
-    with pytest.raises(ValueError, match="Did you mean 'moses'"):
-        next(read_nbest("nowhere", format="mosis"))
-    with pytest.raises(ValueError, match="`scores` are files of Kaldi lists"):
-        next(read_nbest("nowhere", scores=["x"]))
 
 
 # --- scores
@@ -366,36 +289,16 @@ def peak(function, *arguments, **settings):
 
 
 @pytest.mark.slow
-def test_a_long_hypothesis_takes_the_memory_that_it_takes_alone(model):
+def test_a_long_hypothesis_takes_the_memory_that_it_takes_alone():
+    model = strong(zoo.build("lstm", vocabulary_size=len(VOCABULARY), units=2), VOCABULARY)
     numbers = np.random.default_rng(3)
-    lengths = [*[4] * 700, 400, *[5] * 700]
+    lengths = [*[4] * 150, 400, *[5] * 150]
     streams = [numbers.integers(9, size=length).astype("int32") for length in lengths]
-    rescoring.log_probabilities(model, streams[699:702])  # what is made once
-    alone, [expected] = peak(rescoring.log_probabilities, model, [streams[700]])
+    rescoring.log_probabilities(model, streams[149:152])  # what is made once
+    alone, [expected] = peak(rescoring.log_probabilities, model, [streams[150]])
     together, found = peak(rescoring.log_probabilities, model, streams)
-    assert found[700] == pytest.approx(expected, rel=1e-6)
+    assert found[150] == pytest.approx(expected, rel=1e-6)
     assert together < alone + 400 * len(streams)  # 400 ids each would be 1,600
-
-
-def test_a_long_source_takes_the_memory_that_it_takes_alone(translator, monkeypatch):
-    sources = ["a", "dog", " ".join(["cat"] * 40)]
-    expected = column(rescore(translator, LISTS, sources=sources), translator.name)
-    monkeypatch.setattr(translation, "POSITIONS", 45)
-    shapes = []
-    encode = type(translator).encode
-    monkeypatch.setattr(
-        type(translator), "encode", lambda self, ids: shapes.append(ids.shape) or encode(self, ids)
-    )
-    found = column(rescore(translator, LISTS, sources=sources), translator.name)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    assert sorted(set(shapes)) == [(1, 40), (2, 4)]
-
-
-def test_a_model_that_computes_no_numbers_is_named():
-    broken = strong(zoo.build("lstm", vocabulary_size=len(VOCABULARY), units=4), VOCABULARY)
-    broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
-    with pytest.raises(ValueError, match="`model` must compute finite log-prob"):
-        rescore({"broken": broken}, LISTS)
 
 
 SPARSE = [
@@ -431,24 +334,6 @@ def test_weights_are_tuned_on_the_numbers_that_missing_features_count():
     }
     assert shares["zero"].value == 60  # a negative weight: less is more
     assert shares["lowest"].value == 20
-
-
-@pytest.mark.parametrize("name", ["x", "y_2", "base"])
-def test_a_weight_is_for_a_feature_that_any_hypothesis_has(name):
-    rescore([], SPARSE, weights={name: 1.0})
-    with pytest.raises(ValueError, match="`weights` must be of features of the lists"):
-        rescore([], SPARSE, weights={f"{name}_9": 1.0})
-    with pytest.raises(ValueError, match="`weights` must be of features of the lists"):
-        compare(SPARSE, ["a", "c"], {f"{name}_9": 1.0}, metric=Share())
-
-
-def test_mistakes_are_told_before_anything_is_scored(model, monkeypatch):
-    monkeypatch.setattr(rescoring, "log_probabilities", None)  # not called
-    lists = [*LISTS, NBest(9, (Hypothesis("a", {"lm": (1.0, 2.0), "tm": 1.0}),))]
-    with pytest.raises(ValueError, match="Did you mean 'tm'"):
-        rescore({"lm": model}, LISTS, weights={"tn": 1.0})
-    with pytest.raises(ValueError, match="Received: 'lm'"):
-        rescore({"lm": model}, lists)
 
 
 def test_without_models_old_features_are_weighted():
@@ -503,20 +388,16 @@ def test_a_model_learns_from_each_best_hypothesis_by_the_rules_of_dynamic_evalua
     assert not np.allclose(static[4:], column(found[1:], "lm"), rtol=1e-3)
 
 
-@pytest.mark.parametrize("carry", [False, True])
-def test_weights_that_are_added_count_in_the_scores_of_the_next_lists(model, carry):
-    settings = {"rule": "sgd", "learning_rate": 2.0, "adapt_weights": ADDED, "carry": carry}
-    found = rescore({"lm": model}, LISTS, adapt=True, **settings)
-    static = column(rescore({"lm": model}, LISTS, carry=carry), "lm")
+def test_weights_that_are_added_count_in_the_scores_of_the_next_lists(model):
+    settings = {"rule": "sgd", "learning_rate": 2.0}
+    found = rescore({"lm": model}, LISTS, adapt=True, adapt_weights=ADDED, **settings)
+    static = column(rescore({"lm": model}, LISTS), "lm")
     np.testing.assert_allclose(static[:4], column(found[:1], "lm"), rtol=1e-4)
     assert not np.allclose(static[4:], column(found[1:], "lm"), rtol=1e-3)
-    if not carry:
-        best = VOCABULARY.encode("".join(f"{nbest.best.text}\n" for nbest in found))
-        dynamic = dualnet.dynamic_evaluation(
-            model, best, by_sentence=True, rule="sgd", learning_rate=2.0, adapt=ADDED
-        )
-        losses = dynamic.segment_losses * dynamic.segment_lengths
-        np.testing.assert_allclose([-nbest.best.score for nbest in found], losses, rtol=1e-4)
+    best = VOCABULARY.encode("".join(f"{nbest.best.text}\n" for nbest in found))
+    dynamic = dualnet.dynamic_evaluation(model, best, by_sentence=True, adapt=ADDED, **settings)
+    losses = dynamic.segment_losses * dynamic.segment_lengths
+    np.testing.assert_allclose([-nbest.best.score for nbest in found], losses, rtol=1e-4)
 
 
 def test_a_carried_state_is_that_of_the_weights_before_the_step(model):
@@ -537,20 +418,6 @@ def test_a_carried_state_is_that_of_the_weights_before_the_step(model):
     np.testing.assert_allclose(column(found[1:], "lm"), expected, rtol=1e-4)
 
 
-def test_weights_never_change_not_even_before_a_malformed_list(model):
-    def lists():
-        yield from LISTS
-        raise ValueError("line 9")
-
-    before = values(model)
-    scored = rescoring.rescored({"lm": model}, lists(), Rescoring(adapt=True, **RULES[0]))
-    next(scored), next(scored)
-    assert_same(values(model), before)
-    with pytest.raises(ValueError, match="line 9"):
-        list(scored)
-    assert_same(values(model), before)
-
-
 @pytest.mark.slow
 def test_each_model_has_its_own_statistics_for_rms(model):
     tokens = np.arange(len(VOCABULARY)).repeat(3)
@@ -566,21 +433,16 @@ def test_each_model_has_its_own_statistics_for_rms(model):
     [
         ({"weights": {"tn": 1.0}}, "of features of the lists.*Did you mean 'tm'"),
         ({"sources": ["a"] * 3}, "`sources` must be given if a model translates, else not"),
-        ({"models": {"tm": "model"}}, "must have names that no feature of the lists has"),
-        ({"models": [], "carry": True}, "`carry` must be False without a language model"),
-        ({"models": "translator"}, "`sources` must be given if a model translates"),
-        ({"models": "translator", "sources": ["a"] * 2}, "Received: 2 for 3 lists"),
+        ({"name": "tm"}, "must have names that no feature of the lists has"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(model, translator, arguments, message):
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_scored(
+    model, arguments, message, monkeypatch
+):
+    monkeypatch.setattr(rescoring, "log_probabilities", None)  # not called
     arguments = dict(arguments)
-    models = arguments.pop("models", {"lm": model})
-    if models == {"tm": "model"}:
-        models = {"tm": model}
-    elif models == "translator":
-        models = translator
     with pytest.raises(ValueError, match=message):
-        rescore(models, LISTS, **arguments)
+        rescore({arguments.pop("name", "lm"): model}, LISTS, **arguments)
 
 
 # --- metrics
@@ -594,20 +456,13 @@ def summed(metric, hypotheses, references):
     return metric.value(sum(rows))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 5])
 def test_sums_of_sentences_are_the_bleu_and_the_wer_of_the_corpus(count):
     sacrebleu, jiwer = needed("rescore", "sacrebleu", "jiwer")
     ours, theirs = ENGLISH[:count], REFERENCES[:count]
     bleu = sacrebleu.corpus_bleu(ours, [theirs]).score
     assert summed(Bleu(), ours, theirs) == pytest.approx(bleu)
     assert summed(Wer(), ours, theirs) == pytest.approx(100 * jiwer.wer(theirs, ours))
-
-
-def test_empty_texts_and_no_matches_have_a_value():
-    needed("rescore", "sacrebleu", "jiwer")
-    assert summed(Bleu(), ["", "x"], ["a", "b"]) == 0
-    assert summed(Wer(), ["", "b"], ["a", "b"]) == 50
-    assert summed(Wer(), ["a"], [""]) == 100  # an error for one word at least
 
 
 # --- weights
@@ -658,26 +513,6 @@ def test_a_feature_that_is_the_same_in_each_list_has_no_weight():
             each.features["same"] = 1234.1 * k
     weights = tune(lists, references, metric=Share(), starts=3)
     assert weights.pop("same") == 0 and weights == pytest.approx(TRUE, abs=0.1)
-
-
-def test_a_seed_decides_the_starts():
-    lists, references = made_up(noise=0.5)
-    several = [tune(lists, references, metric=Share(), starts=2, seed=seed) for seed in (1, 1, 2)]
-    assert several[0] == several[1] != several[2]
-
-
-def test_the_best_point_of_a_line_is_found():
-    lists, references = made_up(count=12, noise=0.5)
-    rows = tuning.statistics_of(lists, references, Share())
-    search = tuning._Search(lists, Share(), rows, "zero")
-    numbers = np.random.default_rng(3)
-    for _ in range(5):
-        weights, direction = numbers.normal(size=(2, 3))
-        step = search.line_search(weights, direction)
-        found = search._gain(weights + step * direction)
-        grid = np.concatenate([np.linspace(-30, 30, 3001), [step]])
-        best = max(search._gain(weights + each * direction) for each in grid)
-        assert found == pytest.approx(best)
 
 
 def test_weights_never_do_worse_than_the_order_of_the_lists():

@@ -3,7 +3,6 @@
 import itertools
 import re
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,9 +92,8 @@ def test_trees_are_read_however_they_are_spaced(text, tmp_path):
     assert [str(tree) for tree in read_trees(path)] == [DOGS, DOGS]
 
 
-@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2028", "\x85", "\x1c"])
-def test_white_space_beyond_ascii_is_part_of_a_word(space, tmp_path):
-    word = f"{space}1{space}000{space}"
+def test_white_space_beyond_ascii_is_part_of_a_word(tmp_path):
+    space, word = "\u00a0", "\u202f1\u2028000\x85\x1c"
     text = f"(NP (CD {word}) (NNS dogs))"
     (tmp_path / "trees").write_text(text, encoding="utf-8")
     [tree] = read_trees(tmp_path / "trees")
@@ -121,7 +119,6 @@ def test_an_outer_bracket_may_lack_its_label_and_a_failed_parse_its_words(tmp_pa
     ("text", "message"),
     [
         (f"{DOGS}\n(S (NP\n(NN a)", "line 2: the bracket that opens here is never closed."),
-        (f"{DOGS}\n{DOGS})\n", r"line 2: '\)' stands outside of all brackets."),
         (f"{DOGS}\nwords {DOGS}", "line 2: 'words' stands outside of all brackets."),
         ("(NP (DT the)\n(NN))", "line 2: .*the bracket 'NN' of nothing."),
         ("(NP the\ndog)", "line 2: .*'the' beside others in the bracket 'NP'."),
@@ -138,29 +135,13 @@ def test_a_malformed_tree_is_named_with_its_file_and_line(text, message, tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must hold one tree. Received: 0 in ''"),
         ("(S (NN a)) (S (NN b))", "must hold one tree. Received: 2 in"),
         ("(S (NP dogs )VP )S", r"in line 1, '\)VP' closes no bracket of its label"),
-        ("dogs )S", r"in line 1, '\)S' closes no bracket"),
-        ("(S (NP dogs )NP", "in line 1, the bracket that opens here is never closed"),
-        ("(S (NN a)) b", "in line 1, 'b' stands outside"),
     ],
 )
 def test_a_text_that_is_not_one_tree_is_refused(text, message):
     with pytest.raises(ValueError, match=f"`text` .*{message}"):
         parse_tree(text)
-
-
-@pytest.mark.parametrize(
-    ("label", "children", "message"),
-    [
-        ("NP", (), "`children` must not be empty"),
-        ("NP", ("the", "dog"), r"`children` must be trees, or one word.* as in \(NN dog\)"),
-    ],
-)
-def test_a_tree_that_no_file_could_hold_is_refused(label, children, message):
-    with pytest.raises(ValueError, match=message):
-        Tree(label, children)
 
 
 A, B, C = "(S (NN a))", "(S (VB a))", "(S (NN b))"
@@ -172,37 +153,17 @@ A, B, C = "(S (NN a))", "(S (VB a))", "(S (NN b))"
         (f"{A}\n{B}\n\n{C}\n", (None, None, None)),
         (f"\n\n{A}\n{B}\n \n\n\n{C}", (None, None, None)),
         (f"-1.5 {A}\n-2e0\t{B}\n\n-3 {C}\n", (-1.5, -2, -3)),
-        (f"2\tid-1\n-1.5\n{A}\n-2\n(S\n(VB a))\n\n1\tid-2\n-3\n{C}\n\n", (-1.5, -2, -3)),
-        (f"2 0\n{A}\n{B}\n\n1 1\n{C}", (None, None, None)),
+        (f"2\tid-1\n-1.5\n{A}\n-2\n(S\n(VB a))\n\n0 b\n\n1\tid-2\n-3\n{C}\n\n", (-1.5, -2, -3)),
     ],
 )
 def test_n_best_lists_are_read_with_and_without_scores(text, scores, tmp_path):
     path = tmp_path / "kbest"
     path.write_text(text)
-    first, second = read_tree_nbest(path)
-    assert [str(candidate.tree) for candidate in first + second] == [A, B, C]
-    assert tuple(candidate.score for candidate in first + second) == scores
-
-
-def test_a_sentence_without_parses_has_an_empty_list(tmp_path):
-    path = tmp_path / "kbest"
-    path.write_text(f"1 a\n{A}\n\n0 b\n\n1 c\n{C}\n")
-    assert [len(candidates) for candidates in read_tree_nbest(path)] == [1, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (f"{A}\n\n{A}\nbest {B}", "line 4: 'best' before a tree is no score."),
-        (f"-1 {A}\n\n-2", "line 3: '-2' stands outside of all brackets."),
-        (f"{A}\n(S (NN\n\na))", "line 2: the bracket that opens here is never closed."),
-    ],
-)
-def test_a_malformed_n_best_list_is_named_with_its_file_and_line(text, message, tmp_path):
-    path = tmp_path / "kbest"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=f"`path` must hold bracketed trees.*kbest, {message}"):
-        list(read_tree_nbest(path))
+    lists = list(read_tree_nbest(path))
+    candidates = [candidate for several in lists for candidate in several]
+    assert [str(candidate.tree) for candidate in candidates] == [A, B, C]
+    assert tuple(candidate.score for candidate in candidates) == scores
+    assert len(lists) == 2 + ("0 b" in text)  # a sentence without parses has an empty list
 
 
 GOLD = "(TOP (S (NP (DT the) (NN dog)) (VP (VBD ran) (ADVP (RB away))) (. .)))"
@@ -216,27 +177,22 @@ GOLD = "(TOP (S (NP (DT the) (NN dog)) (VP (VBD ran) (ADVP (RB away))) (. .)))"
         (GOLD.replace("TOP", "S1"), GOLD.replace("TOP ", ""), (4, 4, 4)),
         # ADVP and PRT are one; functions are cut off; tags do not count.
         (GOLD.replace("ADVP", "PRT").replace("NP", "NP-SBJ"), GOLD, (4, 4, 4)),
-        (GOLD.replace("DT", "NN"), GOLD, (4, 4, 4)),
         # The full stop may hang anywhere, since it is deleted first.
         ("(S (NP (DT the) (NN dog)) (VP (VBD ran) (ADVP (RB away)) (. .)))", GOLD, (4, 4, 4)),
         # A wrong label, a missing bracket, a wrong span.
         (GOLD.replace("(NP", "(QP"), GOLD, (3, 4, 4)),
         ("(S (DT the) (NN dog) (VP (VBD ran) (ADVP (RB away))) (. .))", GOLD, (3, 3, 4)),
-        ("(S (DT the) (VP (NN dog) (VBD ran) (ADVP (RB away))) (. .))", GOLD, (2, 3, 4)),
         # A bracket of deleted words alone is gone: README, 7.1.
         (GOLD, GOLD.replace("(. .)", "(X (. .)) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))"), (4, 4, 4)),
         # n brackets of a label and span against m: README, 7.5.
         ("(NP (NP (NP (NN man))))", "(NP (NP (NN man)))", (2, 3, 2)),
-        ("(NP (NN man))", "(NP (NP (NN man)))", (1, 1, 2)),
         # A word that one tree alone takes for punctuation stays: README, bug fix of 2006.
         ("(S (NP (NN a)) (POS '))", "(S (NP (NN a)) ('' '))", (2, 2, 2)),
         ("(S (NP (NN a) (POS ')))", "(S (NP (NN a)) ('' '))", (1, 2, 2)),
         # The linear form has the tags of its reference.
         (linearize(parse_tree(GOLD)), GOLD, (4, 4, 4)),
         ("(S (NP the dog )NP (VP ran away . )VP )S", GOLD, (3, 3, 4)),
-        (linearize(parse_tree(GOLD)), linearize(parse_tree(GOLD)), (4, 4, 4)),
         # No parse at all misses every bracket.
-        ("(())", GOLD, (0, 0, 4)),
         ("", GOLD, (0, 0, 4)),
     ],
 )
@@ -244,19 +200,11 @@ def test_brackets_are_counted_by_the_rules_of_evalb(hypothesis, reference, expec
     assert tuple(BracketF1().statistics(hypothesis, reference)) == expected
 
 
-def test_the_f1_is_that_of_the_sums():
-    metric = BracketF1()
-    sums = metric.statistics(GOLD.replace("(NP", "(QP"), GOLD) + [1, 1, 3]
-    assert (metric.value(sums), metric.value(np.zeros(3))) == (200 * 4 / 12, 0)
-    assert metric.higher_is_better
-
-
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
         ({"equivalent": ()}, (3, 4, 4)),
         ({"labeled": False, "equivalent": ()}, (4, 4, 4)),
-        ({"roots": ("S",)}, (3, 3, 4)),
         ({"punctuation": ()}, (3, 4, 4)),
         ({"longest": 5}, (4, 4, 4)),
         ({"longest": 4}, (0, 0, 0)),
@@ -267,11 +215,6 @@ def test_the_rules_are_parameters(parameters, expected):
     if "punctuation" in parameters:
         hypothesis = "(S (NP (DT the) (NN dog)) (VP (VBD ran) (PRT (RB away)) (. .)))"
     assert tuple(BracketF1(**parameters).statistics(hypothesis, GOLD)) == expected
-
-
-def test_the_words_of_both_trees_must_be_the_same():
-    with pytest.raises(ValueError, match="`hypothesis` must have the words of its reference"):
-        BracketF1().statistics(GOLD.replace("dog", "cat"), GOLD)
 
 
 def evalb(hypothesis, reference):

@@ -142,7 +142,6 @@ def test_a_gate_is_searched_over_a_run(run, tmp_path):
     assert row["gate_units"] == "100" and row["epochs"] == "1" and row["ended"] == "all epochs"
     (model,) = tuner.get_best_models()
     assert model.count_params() == int(row["parameters"])
-    assert "--weights" in (tmp_path / "DIR" / "best.toml").read_text()
 
 
 # --- KerasTuner's own tuners
@@ -193,30 +192,15 @@ def test_a_plain_fit_follows_the_learning_rates_of_the_recipe(corpus, tmp_path):
     assert len(history.history["val_perplexity"]) == 4
 
 
-@pytest.mark.slow
-def test_a_hypermodel_is_of_what_a_plain_fit_can_do(corpus, tmp_path, run):
-    with pytest.raises(ValueError, match="of the kind 'training'"):
-        tuning.HyperModel(load_job("iog_gate_units"), corpus)
-    job = load_job(write_job(tmp_path)).with_settings({"averaging": "mean", "average_from": 1})
-    hp = keras_tuner.HyperParameters()
-    with pytest.raises(ValueError, match="`averaging` must be 'none'"):
-        tuning.HyperModel(job, corpus).build(hp)
-
-
 # --- what it refuses
 
 
 REFUSED = {
     "grid with resume": ({"tuner": "grid", "resume": True}, ValueError, "`resume` must be False"),
     "nothing to resume": ({"resume": True}, FileNotFoundError, "search.json"),
-    "unknown tuner": ({"tuner": "randon"}, ValueError, "`tuner` must be"),
     "no corpus": ({"corpus": None}, ValueError, "`corpus` must be given"),
-    "no such corpus": ({"corpus": "no/such"}, (ValueError, OSError), "no/such"),
     "a RUN for a training": ({"run": "RUN"}, ValueError, "`run` must be left out"),
     "an evaluation without a RUN": ({"job": "krause_dynamic"}, ValueError, "`run` must be given"),
-    "an evaluation by hyperband": (
-        {"job": "krause_dynamic", "tuner": "hyperband"}, ValueError, "'hyperband'",
-    ),
     "no such job": ({"job": "dual_tabel1"}, ValueError, "dual_table1"),
     "unknown setting": ({"unit": 3}, ValueError, "units"),
     "all fixed": (
@@ -242,7 +226,7 @@ CHIEF = {
 }
 
 
-@pytest.mark.parametrize("missing", [*CHIEF, None])
+@pytest.mark.parametrize("missing", ["KERASTUNER_ORACLE_IP", None])
 def test_a_chief_has_all_variables_and_no_workers_of_its_own(
     corpus, tmp_path, monkeypatch, missing
 ):
@@ -275,9 +259,7 @@ def test_a_search_goes_on_only_as_it_began(searched, corpus, tmp_path):
     write_splits(tmp_path, "the cat sees the dog\n" * 12)
     others = {
         "seed": {"seed": 4},
-        "tuner": {"tuner": "bayesian"},
         "fixed": {"units": 7},
-        "checkpoint_steps": {"checkpoint_steps": 7},
         "corpus_sha256": {"corpus": corpora.load(tmp_path)},
     }
     files = [folder / "job.toml", folder / "search.json"]

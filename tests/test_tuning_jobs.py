@@ -1,6 +1,5 @@
 import dataclasses
 import random
-import re
 import tomllib
 from pathlib import Path
 
@@ -95,8 +94,7 @@ def check_drawn(job, values):
 def test_the_published_searches_have_jobs():
     assert "dual_table1" in JOBS
     assert tuning.list_jobs("doc_*") == [name for name in JOBS if name.startswith("doc_")]
-    with pytest.raises(ValueError, match=r"Unknown job.*Did you mean one of \['dual_table1'"):
-        tuning.load_job("dual_table2")
+    assert "space.latent_dropout" not in tuning.load_job("doc_latent_dropout").ours
 
 
 @pytest.mark.slow
@@ -107,7 +105,7 @@ def test_a_job_says_its_source_and_every_trial_of_it_can_be_run(name):
     assert job.paper and job.table and job.note
     check_job(job)
     assert {parameter.name for parameter in declared(job).space} == {*space_of(job)}
-    for values in draws(job, 50):
+    for values in draws(job, 20):
         settings = check_drawn(job, values)
         if job.kind == "training":
             training.split_overrides(zoo.card(job.model), settings)
@@ -177,25 +175,8 @@ def first_with(job, **chosen):
     return job.settings(hp.values)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_the_extremes_of_table_1_build(tied):
-    job = tuning.load_job("dual_table1").with_settings({"tied": tied})
-    ends = [
-        {"connection": "plain", "recurrent_layers": 1, "recurrent_units": 1150},
-        {"connection": "dual", "recurrent_layers": 3, "embedding_units": 850, "rounds": 6},
-    ]
-    for settings in [first_with(job, **chosen) for chosen in ends]:
-        dual = settings["connection"] == "dual"
-        assert ("dual_units" in settings) == (dual and not tied)
-        model = tiny(settings)
-        assert model.core.outputs[0].shape == (None, None, 7)
-        last = model.core.get_layer(f"recurrence_{settings['recurrent_layers']}").cell.units
-        wanted = settings["embedding_units" if tied and not dual else "recurrent_units"]
-        assert last == SIZES[wanted]
-
-
 @pytest.mark.parametrize("chosen", [
-    {}, {"rounds": 2}, {"connection": "dual"}, {"recurrent_layers": 2},
+    {"rounds": 2}, {"connection": "dual"},
 ])  # fmt: skip
 def test_what_a_condition_leaves_undrawn_has_no_effect(chosen):
     """All that is drawn is 0; what is not drawn has the card's value, 0.5 for most dropouts."""
@@ -214,16 +195,6 @@ def test_what_a_condition_leaves_undrawn_has_no_effect(chosen):
     assert float(sum(model.core.losses)) == 0
 
 
-def test_the_jobs_search_what_the_papers_state_and_mark_the_rest():
-    section42 = tuning.load_job("dual_mdlstm_section42")
-    assert "sequence_length" not in space_of(section42)
-    assert zoo.card(section42.model).recipe["sequence_length"] == 25  # in all cases
-    evaluation = space_of(tuning.load_job("dual_evaluation"))["sequence_length"]
-    assert (evaluation.min_value, evaluation.max_value) == (5, 70)
-    assert "space.latent_dropout" not in tuning.load_job("doc_latent_dropout").ours
-    assert "55.67/53.75" in tuning.load_job("doc_experts").note
-
-
 def test_a_grid_of_the_papers_tables_is_gone_through_whole():
     counts = {"doc_experts": 7, "doc_penalty": 4, "doc_latent_dropout": 4, "iog_gate_units": 5,
               "krause_dynamic": 24}  # fmt: skip
@@ -233,11 +204,6 @@ def test_a_grid_of_the_papers_tables_is_gone_through_whole():
         assert len(set(map(str, of_grid(job)))) == count
     grid = of_grid(tuning.load_job("doc_latent_dropout"))
     np.testing.assert_allclose([drawn["latent_dropout"] for drawn in grid], [0.3, 0.4, 0.5, 0.6])
-    experts = [drawn["experts"] for drawn in of_grid(tuning.load_job("doc_experts"))]
-    assert experts == [
-        [0, 0, 0, 15], [0, 0, 0, 20], [5, 0, 0, 15], [0, 5, 0, 15], [0, 0, 5, 15],
-        [5, 0, 5, 10], [0, 5, 5, 10],
-    ]  # fmt: skip
 
 
 def of_grid(job, most=400):
@@ -265,7 +231,6 @@ def trials_of(oracle, most):
 
 @pytest.mark.filterwarnings("ignore:The optimal value found")  # of few points
 @pytest.mark.parametrize(("name", "options", "count"), [
-    ("RandomSearch", {"max_trials": 20}, 20),
     ("BayesianOptimization", {"max_trials": 8, "num_initial_points": 6}, 8),
     ("Hyperband", {"max_epochs": 9}, 23),
     # 2 sizes: with 0 and 6 rounds; with 2 and 4, beside rank 0, and rank 50 with 11 dropouts.
@@ -314,12 +279,6 @@ def test_values_survive_keras_tuners_protobuf(own):
             assert [parameter.get_config() for parameter in space.space] == before
 
 
-def test_values_that_are_not_active_are_left_out_whatever_they_are(own):
-    values = {**declared(own).values, "rounds": 0, "rank": 50, "mogrifier_dropout": 0.1}
-    assert "rank" not in own.settings(values)
-    assert "mogrifier_dropout" not in own.drawn(values)
-
-
 CHANGES = {
     "dual_table1": {"tied": False, "rank": 50, "epochs": 2},
     "dual_evaluation": {"beta_1": 0.0},
@@ -328,31 +287,12 @@ CHANGES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*JOBS, OWN])
+@pytest.mark.parametrize("name", CHANGES)
 def test_a_job_reads_back_from_what_it_writes(name, write):
     job = tuning.load_job(name if name in JOBS else write(name))
-    changes = [{}, CHANGES.get(name, {})]
-    for job in [job.with_settings(overrides) for overrides in changes]:
+    for job in [job.with_settings(overrides) for overrides in ({}, CHANGES[name])]:
         reread = tuning.load_job(write(job.to_toml(), "job.toml"))
         assert dataclasses.replace(reread, file=job.file) == job
-
-
-def test_setting_a_parent_decides_the_conditions_of_its_children(own):
-    assert "dual_units" not in space_of(own)
-    without = own.with_settings({"rounds": 0})
-    assert "rank" not in space_of(without) and "mogrifier_dropout" not in space_of(without)
-    assert without.fixed["rounds"] == 0 and "rounds" not in space_of(without)
-    assert space_of(without)["dual_l2"].when == {"connection": ("dual",)}
-
-    space = space_of(own.with_settings({"rounds": 4}))
-    assert space["rank"].when == {}
-    assert space["mogrifier_dropout"].when == {"rank": (50,)}
-    assert "dual_l2" not in space
-
-    untied = space_of(own.with_settings({"tied": False}))
-    assert untied["dual_units"].when == {"connection": ("dual",)}
-    assert own.with_settings({"tied": False, "connection": "dual"}).space[-1].when == {}
 
 
 def test_a_value_set_for_a_child_has_effect_where_its_conditions_hold(own):
@@ -370,14 +310,6 @@ def test_a_value_set_for_a_child_has_effect_where_its_conditions_hold(own):
         own.with_settings({"dual_units": 4})
 
 
-def test_what_is_set_is_fixed_and_must_be_a_setting(own):
-    assert own.with_settings({"epochs": 1}).fixed == {"tied": True, "epochs": 1}
-    assert own.with_settings({"input_dropout": 0.2}).fixed["input_dropout"] == 0.2
-    known = "`round` is not a setting of a job of the kind 'training'. Did you mean 'rounds'?"
-    with pytest.raises(ValueError, match=f"^{re.escape(known)}$"):
-        check_job(own.with_settings({"round": 2}))
-
-
 def test_a_budget_or_units_take_the_place_of_the_sizes_that_they_decide():
     units = {"units": 64, "recurrent_units": 32}  # all sizes but the one beside it
     job = tuning.load_job("dual_table1").with_settings(units)
@@ -390,17 +322,8 @@ def test_a_budget_or_units_take_the_place_of_the_sizes_that_they_decide():
         check_job(tuning.load_job("dual_table1").with_settings(sizes))
     with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):
         tuning.load_job("dual_table1").with_settings({"parameters": "24X"})
-
-
-def test_a_number_of_weights_can_be_short():
-    counts = {
-        "24M": 24_000_000, "1.5M": 1_500_000, "850k": 850_000, 24_000_000: 24_000_000,
-        "24_000_000": 24_000_000, "2.29G": 2_290_000_000, "7": 7,
-    }  # fmt: skip
+    counts = {"1.5M": 1_500_000, "850k": 850_000, "24_000_000": 24_000_000, "2.29G": 2_290_000_000}
     assert {text: parse_count(text) for text in counts} == counts
-    for text in ("", "0", "1.5", "24 MB"):
-        with pytest.raises(ValueError, match="`parameters` must be a whole number of weights"):
-            parse_count(text)
 
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text("utf-8"))["jobs"]
@@ -413,23 +336,6 @@ def test_a_mistake_in_a_job_is_told_with_its_file(write, text, message):
     with pytest.raises(ValueError, match=message) as error:
         tuning.load_job(path)
     assert str(error.value).startswith(f"{path}: `")
-
-
-def test_a_job_that_is_no_toml_or_not_there_is_told(write):
-    with pytest.raises(ValueError, match=r"A job must be TOML. .*own.toml.*line 1"):
-        tuning.load_job(write("model = @"))
-    with pytest.raises(FileNotFoundError, match="nowhere.toml"):
-        tuning.load_job("nowhere.toml")
-
-
-def test_defaults_go_by_kind_and_tuner(write):
-    base = 'model = "lstm"\n[space]\nlearning_rate = [1e-4, 1e-3]\n'
-    jobs = {
-        tuner: tuning.load_job(write(f'tuner = "{tuner}"\n{base}'))
-        for tuner in ("random", "bayesian", "hyperband", "grid")
-    }
-    most = [make_oracle(job, epochs=2).max_trials for job in jobs.values()]
-    assert most[:2] == [100, 100] and most[3] is None
 
 
 def test_a_card_beside_the_job_is_found(write, tmp_path):

@@ -24,24 +24,17 @@ def statuses(folder):
     return [row["status"] for row in rows(folder / "trials.csv")]
 
 
-FAILING = {
-    "batch_size=5000": "must hold at least batch_size + 1 = 5001",
-    "learning_rate=1e30": "no longer a number, in epoch 1",
-}
-
-
-@pytest.mark.parametrize("setting", FAILING)
-def test_a_search_stops_where_all_fail_and_says_why(tmp_path, cli, monkeypatch, folder, setting):
+def test_a_search_stops_where_all_fail_and_says_why(tmp_path, cli, monkeypatch, folder):
     monkeypatch.setattr(oracles, "FAILURES", 2)
     tune = f"tune {write_job(tmp_path, max_trials=20)} --corpus {folder} --max-hours 1 --quiet"
     with in_this_process() as begun:
-        said = cli.refused(f"{tune} --output {tmp_path}/DIR --set {setting}")
+        said = cli.refused(f"{tune} --output {tmp_path}/DIR --set learning_rate=1e30")
     assert said.startswith("dualnet tune: No trial was completed, and 2 failed. Trial 00: ")
-    assert FAILING[setting] in said
+    assert "no longer a number, in epoch 1" in said
     assert len(begun) == 2 and statuses(tmp_path / "DIR") == ["failed"] * 2
 
 
-@pytest.mark.parametrize("name", ["oracle.json", "metrics.csv", "outcome.json"])
+@pytest.mark.parametrize("name", ["oracle.json", "metrics.csv"])
 def test_a_search_ends_where_the_disk_is_full_and_goes_on_with_space(
     tmp_path, cli, monkeypatch, folder, name
 ):
@@ -126,13 +119,6 @@ def test_a_trial_without_hope_ends_early(corpus, tmp_path, monkeypatch):
     assert (bad["status"], bad["ended"], bad["epochs"]) == ("completed", "hopeless", "2")
 
 
-def test_a_search_that_runs_out_of_values_says_so(corpus, tmp_path, capsys):
-    job = write_job(tmp_path, max_trials=5, epochs=1, space={"output_dropout": [0.0, 0.1]})
-    with in_this_process():
-        tuning.search(job, corpus, output=tmp_path / "DIR")
-    assert "The tuner found no values for more than 2 trials" in capsys.readouterr().err
-
-
 def test_models_of_a_budget_take_it_up(corpus, tmp_path):
     space = {"connection": ["plain", "dual"]}  # of two sizes but for the budget
     job = write_job(tmp_path, model="dual_lstm", tuner="grid", epochs=1, space=space)
@@ -146,27 +132,6 @@ def test_models_of_a_budget_take_it_up(corpus, tmp_path):
     assert model.count_params() in weights
     (hp,) = tuner.get_best_hyperparameters()
     assert tuner.hypermodel.build(hp).count_params() == model.count_params()
-
-
-def test_a_trial_that_is_just_ending_has_ended(corpus, tmp_path, monkeypatch):
-    """A chief looks at its trials also while one of them is being ended."""
-    save, run = oracles.SafeOracle.save, search_run.SearchRun.run
-    at_work = []
-
-    def begin(self, *args, **kwargs):
-        at_work.append(self)
-        return run(self, *args, **kwargs)
-
-    def look_while_saving(self):
-        save(self)
-        at_work[0].poll()
-
-    monkeypatch.setattr(search_run.SearchRun, "run", begin)
-    monkeypatch.setattr(oracles.SafeOracle, "save", look_while_saving)
-    job = write_job(tmp_path, max_trials=1)
-    with in_this_process(), pytest.raises(tuning.SearchError, match="batch_size"):
-        tuning.search(job, corpus, output=tmp_path / "DIR", progress=False, batch_size=5000)
-    assert at_work and statuses(tmp_path / "DIR") == ["failed"]
 
 
 # --- Hyperband
@@ -264,11 +229,3 @@ def test_each_trial_that_ends_is_told_once_unless_quiet(capsys):
     display.update(made_up())
     display.say("Here.")
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_search_without_standard_error_shows_nothing(monkeypatch, capsys):
-    monkeypatch.setattr("sys.stderr", None)
-    display = Display([], show=True)
-    display.update(made_up())
-    display.say("Here.")
-    assert capsys.readouterr().out == ""

@@ -94,31 +94,6 @@ def test_a_kill_before_the_first_trial_was_given_out(tmp_path):
     assert_whole(again)
 
 
-def test_half_written_files_are_never_read(tmp_path):
-    oracle = begin(tmp_path)
-    end(oracle, oracle.create_trial("a"), 5.0)
-    oracle.create_trial("a")
-    for folder in (tmp_path / "search", tmp_path / "search" / "trial_0"):
-        (folder / ".unfinished-x").write_text('{"half')
-    again = begin(tmp_path)
-    finish(again)
-    assert_whole(again)
-
-
-def test_files_are_written_whole(tmp_path, monkeypatch):
-    """A write that fails leaves what was there."""
-    oracle = begin(tmp_path)
-    end(oracle, oracle.create_trial("a"), 5.0)
-    trial = oracle.create_trial("a")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    monkeypatch.setattr(oracles.json, "dumps", lambda state: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        oracle.save()
-    with pytest.raises(ZeroDivisionError):
-        oracle._save_trial(trial)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
-
-
 # --- workers that come and go
 
 
@@ -148,22 +123,15 @@ def test_a_search_goes_on_past_failures_and_the_best_are_completed(tmp_path):
     ran = finish(oracle, lambda trial: 5.0 if trial.trial_id == "03" else None)
     assert len(ran) == 12 and not oracle.all_failed
     assert [trial.trial_id for trial in oracle.get_best_trials(9)] == ["03"]
-    scores = iter([7.0, None, 3.0, None, 5.0])
-    oracle = begin(tmp_path / "best", job_of(trials=5))
-    finish(oracle, lambda trial: next(scores))
-    assert [trial.score for trial in oracle.get_best_trials(2)] == [3.0, 5.0]
 
 
-@pytest.mark.parametrize("scale", ["linear", "log", "reverse_log"])
-def test_a_grid_tries_each_value_of_a_range_once(tmp_path, scale):
-    for i, ends in enumerate([(0.1, 0.9), (0.1, 0.8), (1, 10)]):
-        step = 0.1 if scale == "linear" and i < 2 else 2
-        names = {"min_value": ends[0], "max_value": ends[1], "step": step, "sampling": scale}
-        grid = job_of("grid", space=(Parameter(name="output_dropout", **names),))
-        oracle = begin(tmp_path / f"{i}", grid)
-        finish(oracle)
-        values = [t.hyperparameters.values["output_dropout"] for t in oracle.trials.values()]
-        assert len(values) == 4 and min(np.diff(sorted(values))) > 1e-3
+@pytest.mark.parametrize(("scale", "high", "step"), [("linear", 0.9, 0.1), ("log", 0.8, 2)])
+def test_a_grid_tries_each_value_of_a_range_once(tmp_path, scale, high, step):
+    names = {"min_value": 0.1, "max_value": high, "step": step, "sampling": scale}
+    oracle = begin(tmp_path, job_of("grid", space=(Parameter(name="output_dropout", **names),)))
+    finish(oracle)
+    values = [t.hyperparameters.values["output_dropout"] for t in oracle.trials.values()]
+    assert len(values) == 4 and min(np.diff(sorted(values))) > 1e-3
 
 
 @pytest.mark.parametrize("tuner", ["random", "bayesian", "hyperband"])
@@ -195,17 +163,15 @@ def test_a_seed_draws_the_same_trials_after_a_kill(tmp_path, tuner):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of so few points
-@pytest.mark.parametrize("resumed", [False, True])
-def test_bayesian_trials_under_way_at_the_same_time_differ(tmp_path, resumed):
+def test_bayesian_trials_under_way_at_the_same_time_differ(tmp_path):
     """KerasTuner's guess for those under way is 0, below all, before the regression is fitted."""
     job = job_of("bayesian", trials=20, num_initial_points=3, space=SPACE[:1])
     oracle = begin(tmp_path, job)
     for score in (7.0, 6.0, 5.0):
         end(oracle, oracle.create_trial("a"), score)
     oracle.create_trial("a")
-    if resumed:
-        oracle = begin(tmp_path, job)
-        assert oracle.create_trial("a").trial_id == "03"
+    oracle = begin(tmp_path, job)  # resumed
+    assert oracle.create_trial("a").trial_id == "03"
     guesses = []
     plain = keras_tuner.oracles.BayesianOptimizationOracle._vectorize_trials
 
@@ -221,17 +187,6 @@ def test_bayesian_trials_under_way_at_the_same_time_differ(tmp_path, resumed):
     points = {tuple(trial.hyperparameters.values.values()) for trial in every}
     assert len(points) == len(every)
     assert len(guesses) == 4 and all(np.min(y) > 1 for y in guesses)
-
-
-def test_a_bayesian_search_survives_a_huge_perplexity_since_it_models_logarithms(tmp_path):
-    job = job_of("bayesian", trials=20, num_initial_points=3, space=SPACE[:1])
-    oracle, scores = begin(tmp_path, job), [7.0, 6.0, 1e155]
-    for score in scores:
-        end(oracle, oracle.create_trial("a"), score)
-    np.testing.assert_allclose(oracle._vectorize_trials()[1], np.log(scores))
-    assert [oracle.trials[i].score for i in oracle.end_order] == scores
-    end(oracle, oracle.create_trial("a"), 5.0)
-    assert oracle.get_best_trials()[0].score == 5.0
 
 
 # --- whatever happens
@@ -315,17 +270,15 @@ def test_whatever_happens_each_trial_ends_once(tmp_path_factory, events):
 
 
 @pytest.mark.parametrize(
-    ("perplexities", "peers", "epochs", "pruned"),
+    ("perplexities", "peers", "pruned"),
     [
-        ([9, 9, 9], [[1, 1, 1]] * 3, 10, True),
-        ([9, 9], [[1, 1]] * 3, 10, False),  # in the first fifth
-        ([9, 9, 9], [[1, 1, 1]] * 2, 10, False),  # fewer than three peers
-        ([9, 2, 9], [[1, 3, 3], [3, 3, 3], [3, 3, 3]], 10, False),  # the best so far counts
-        ([9, 9, 9], [[9, 9, 9, 1]] * 3, 10, False),  # later epochs do not count
+        ([9, 9, 9], [[1, 1, 1]] * 3, True),
+        ([9, 2, 9], [[1, 3, 3], [3, 3, 3], [3, 3, 3]], False),  # the best so far counts
+        ([9, 9, 9], [[9, 9, 9, 1]] * 3, False),  # later epochs do not count
     ],
 )
-def test_a_trial_behind_the_median_is_pruned(perplexities, peers, epochs, pruned):
-    assert should_prune(perplexities, peers, epochs) is pruned
+def test_a_trial_behind_the_median_is_pruned(perplexities, peers, pruned):
+    assert should_prune(perplexities, peers, 10) is pruned
 
 
 HISTORY = st.lists(st.floats(1, 1e6), max_size=12)

@@ -65,7 +65,6 @@ def ending_with(monkeypatch, code):
     ("code", "how"),
     [
         ("import os; os.kill(os.getpid(), 9)", "with code -9, 3 times. It may need more memory"),
-        ("raise SystemExit(7)", "with code 7, 3 times."),
         (f"raise SystemExit({STOPPED})", f"with code {STOPPED}, 3 times."),  # it alone
     ],
 )
@@ -74,12 +73,6 @@ def test_a_trial_whose_process_keeps_ending_has_failed(tmp_path, monkeypatch, co
     outcome = processes.run_task(tmp_path, lambda: False)
     assert outcome.status == "failed" and how in outcome.message
     assert str(tmp_path / "log.txt") in outcome.message and len(calls) == processes.ATTEMPTS
-
-
-def test_a_trial_that_is_stopped_with_its_search_is_left_for_later(tmp_path, monkeypatch):
-    calls = ending_with(monkeypatch, f"raise SystemExit({STOPPED})")
-    with pytest.raises(KeyboardInterrupt):
-        processes.run_task(tmp_path, lambda: bool(calls))
 
 
 def test_a_process_that_meets_a_full_disk_ends_the_search(tmp_path, monkeypatch):
