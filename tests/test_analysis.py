@@ -89,32 +89,13 @@ def test_the_favoured_words_have_the_largest_gate_values(gated):
         assert type(best[0][1]) is float
 
 
-def test_words_that_are_rare_in_the_training_text_are_left_out(gated):
-    text = np.repeat([2, 5, 7, 9], [3, 2, 3, 4])
-    ranking = analysis.favoured_words(gated, "w3", count=COUNT)["w3"]
-    favoured = analysis.favoured_words(gated, "w3", corpus_tokens=text, least_occurrences=3)
-    frequent = [WORDS[i] for i in (2, 7, 9)]
-    assert favoured["w3"] == [(word, value) for word, value in ranking if word in frequent]
-
-
 def test_a_gate_and_words_that_do_not_fit_are_refused(gated, plain):
     for arguments, message in [
         ({"model": plain}, r"`model` must have a gate that reads the current token alone"),
-        ({"model": builders.with_gate(base(), 3, gate="lstm")}, "with gate='input'"),
         ({"words": ["w1", "w33"]}, r"Received: 'w33'\. Did you mean 'w3'"),
-        ({"corpus_tokens": [COUNT]}, "`corpus_tokens` must hold ids of the model's vocabulary"),
     ]:
         with pytest.raises(ValueError, match=message):
             analysis.favoured_words(**{"model": gated, "words": "w3", **arguments})
-
-
-def test_favoured_words_are_drawn_with_a_panel_per_word(gated, tmp_path):
-    favoured = analysis.favoured_words(gated, ["w1", "w2", "w3", "w4"])
-    analysis.plot_favoured_words(favoured, tmp_path / "words.png")
-    four = check_png(tmp_path / "words.png")
-    analysis.plot_favoured_words({"w1": favoured["w1"]}, tmp_path / "words.png")
-    one = check_png(tmp_path / "words.png", least=5000)
-    assert four[0] > 2 * one[0] and four[1] > 1.5 * one[1]
 
 
 # --- experts
@@ -153,7 +134,6 @@ def test_shares_are_the_mean_priors_whatever_the_segment_length(
     [
         ([1, 0, 2, 3], {}, ("embedding",) + ("recurrence_2",) * 2 + ("attentional_vector",) * 3),
         ([0, 0, 1, 0, 1], {"connection": "dual"}, ("recurrence_2", "connection")),
-        (2, {}, ("attentional_vector",) * 2),
     ],
 )
 def test_shares_of_a_translator_are_the_mean_priors_over_its_targets(
@@ -180,22 +160,6 @@ def test_shares_of_a_translator_are_the_mean_priors_over_its_targets(
     assert used.tokens == 7 and used.layers == layers_of_experts
 
 
-def test_a_model_without_a_mixture_is_refused(plain, tokens):
-    with pytest.raises(ValueError, match=r"must have a mixture .* output OutputProjection"):
-        analysis.expert_shares(plain, tokens)
-
-
-def test_the_shares_of_experts_are_drawn(tmp_path):
-    shares = np.arange(1, 21) / 210
-    layers = ("recurrence_2",) * 5 + ("recurrence_3",) * 15
-    used = analysis.Shares(shares, float(shares.std() / shares.mean()), layers, 100)
-    analysis.plot_expert_shares(used, tmp_path / "shares.png")
-    assert check_png(tmp_path / "shares.png") == (840, 540)
-    for path in (tmp_path / "nowhere" / "shares.png", tmp_path):
-        with pytest.raises(OSError, match="could not be written"):
-            analysis.plot_expert_shares(used, path)
-
-
 # --- rank
 
 
@@ -215,38 +179,9 @@ def test_rank_and_singular_values_are_those_of_numpy(plain, tokens, rows, monkey
     assert (result.rank, result.tolerance) == (2, between)
 
 
-def test_the_qr_reduction_keeps_small_singular_values(plain, monkeypatch):
-    rng = np.random.default_rng(1)
-    left, right = (np.linalg.qr(normal(rng, n, COUNT))[0] for n in (600, COUNT))
-    logits = left * 10.0 ** -np.arange(COUNT) @ right.T
-    segments = np.array_split(logits, 9)
-    monkeypatch.setattr("dualnet.extras.analysis.read_outputs", lambda *_: segments)
-    result = analysis.rank(plain, np.zeros(600, "int32"))
-    expected = np.linalg.svd(log_softmax(logits), compute_uv=False)
-    assert expected[-1] < 1e-10 * expected[0]  # below 1e-20 in the Gram matrix
-    np.testing.assert_allclose(result.singular_values, expected, rtol=1e-3)
-
-
 def test_a_mixture_has_a_higher_rank_than_a_softmax(plain, mixture, tokens):
     assert analysis.rank(plain, tokens).rank == 6  # 4 units, the bias, the normaliser
     assert analysis.rank(mixture, tokens).rank == COUNT  # experts of 3 units each
-
-
-def test_a_model_that_computes_no_numbers_has_no_rank(tokens):
-    broken = randomised(base())
-    broken.weights[0].assign(np.full(broken.weights[0].shape, np.nan))
-    with pytest.raises(ValueError, match="`model` must compute finite logits"):
-        analysis.rank(broken, tokens)
-
-
-def test_singular_values_are_drawn_even_if_some_are_zero(tmp_path):
-    values = np.append(2.0 ** -np.arange(30), 0.0)
-    ranks = {
-        "softmax": analysis.Rank(9, values, 1e-3, (40, 31)),
-        "mixture": analysis.Rank(31, np.ones(31), 0.0, (40, 31)),
-    }
-    analysis.plot_singular_values(ranks, tmp_path / "values.png")
-    assert check_png(tmp_path / "values.png") == (840, 540)
 
 
 # --- learning curves
@@ -307,17 +242,7 @@ def test_labels_are_drawn_in_the_fonts_that_have_their_characters(tmp_path, pict
     assert usual == "sans-serif" and any(ord(rare) in characters(name) for name in others)
 
 
-def test_infinite_and_steeply_falling_curves_are_drawn(tmp_path):
-    (tmp_path / "out").mkdir()
-    path = tmp_path / "out" / "curves.png"
-    infinite = write_run(tmp_path / "infinite", [np.inf] * 3, [np.inf] * 3)
-    falling = write_run(tmp_path / "falling", [1e30, 20.0], [1e30, 1.0])
-    curves = {"infinite": infinite, "falling $a_$": falling}
-    analysis.plot_learning_curves(curves, path, split="both")
-    check_png(path)
-
-
-@pytest.mark.parametrize(("epochs", "whole"), [(3, True), (40, True), (41, False)])
+@pytest.mark.parametrize(("epochs", "whole"), [(40, True), (41, False)])
 def test_curves_keep_their_first_point_unless_they_are_long(epochs, whole, tmp_path, pictures):
     values = 80 + 3000 / np.arange(1, epochs + 1) ** 2
     plots.plot_curves({"lstm valid": values}, tmp_path / "curves.png", cut=True)
@@ -329,7 +254,7 @@ def test_curves_keep_their_first_point_unless_they_are_long(epochs, whole, tmp_p
     assert all(upper.y0 > lower.y1 for lower, upper in itertools.pairwise(labels))
 
 
-@pytest.mark.parametrize("tokens", [1, 30, 3000])
+@pytest.mark.parametrize("tokens", [1, 3000])
 def test_curves_by_position_begin_with_the_first_token(tokens, tmp_path, pictures, rng):
     losses = rng.exponential(4.0, tokens)
     losses[0] = 12.0
@@ -338,15 +263,3 @@ def test_curves_by_position_begin_with_the_first_token(tokens, tmp_path, picture
     _, running = axes.lines
     assert running.get_xdata()[0] == 1 and len(running.get_xdata()) == tokens
     assert (np.exp(12.0) < axes.get_ylim()[1]) == (tokens <= 30)  # of many, the scale is theirs
-
-
-def test_the_curves_of_a_model_have_one_colour(tmp_path, pictures):
-    curves = {"lstm valid": [300.0, 120.0], "lstm train": [310.0, 121.0], "doc valid": [290.0]}
-    plots.plot_curves(curves, tmp_path / "curves.png")
-    lines = {line.get_label(): line.get_color() for line in pictures[0].axes[0].lines}
-    assert lines["lstm valid"] == lines["lstm train"] != lines["doc valid"]
-
-
-def test_a_run_without_metrics_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"nowhere.metrics\.csv"):
-        analysis.learning_curves({"a": tmp_path / "nowhere"})

@@ -79,10 +79,9 @@ def zeros(model, rows):
 
 
 @pytest.mark.parametrize("excluded", [(), (1,)])
-@pytest.mark.parametrize("alpha", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_beam_of_every_prefix_finds_the_argmax_of_exhaustive_search(seed, alpha, excluded):
-    table = Table(seed)
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_a_beam_of_every_prefix_finds_the_argmax_of_exhaustive_search(alpha, excluded):
+    table = Table(0)
     ranked = sorted(
         (table.score(0, ids, ended) / (len(ids) + ended) ** alpha, ids, ended)
         for ids, ended in candidates(excluded=excluded)
@@ -96,36 +95,14 @@ def test_a_beam_of_every_prefix_finds_the_argmax_of_exhaustive_search(seed, alph
         assert item.score == pytest.approx(table.score(0, ids, ended), rel=1e-12)
 
 
-def test_exhaustive_search_agrees_for_a_language_model_and_with_its_score(model):
-    sequences = np.array([[EOS, *ids] for ids in itertools.product(range(SIZE), repeat=3)])
-    predicted = log_softmax(ops.convert_to_numpy(model(sequences)))
-    rows = {tuple(sequence[1:]): row for sequence, row in zip(sequences, predicted)}
-
-    def score(ids, ended):
-        row = rows[(*ids, 0, 0, 0)[:3]]
-        return sum(row[i, token] for i, token in enumerate([*ids, EOS][: len(ids) + ended]))
-
-    ranked = sorted(((score(*item), *item) for item in candidates()), reverse=True)[:20]
-    [found] = beam_search(
-        language_model_step(model), zeros(model, 1), first_ids=[EOS], beam=EVERY_PREFIX,
-        max_tokens=LENGTH, eos_id=EOS, n_best=20,
-    )  # fmt: skip
-    assert [(item.ids, item.ended) for item in found] == [row[1:] for row in ranked]
-    texts = [model.vocabulary.decode([*item.ids, EOS][: len(item.ids) + item.ended])
-             for item in found]  # fmt: skip
-    for item, score in zip(found, dualnet.score(model, texts)):
-        assert item.score == pytest.approx(score.log_probabilities.sum(dtype="float64"), rel=1e-5)
-
-
 PROMPTS = ["the cat", "", "dog dog sees", "cat"]
 
 
-@pytest.mark.parametrize("alpha", [0.0, 2.0])
 @pytest.mark.parametrize("allow_unknown", [True, False])
-def test_a_beam_of_one_is_greedy(model, alpha, allow_unknown):
+def test_a_beam_of_one_is_greedy(model, allow_unknown):
     settings = {"max_tokens": 7, "allow_unknown": allow_unknown}
     greedy = dualnet.generate(model, PROMPTS, temperature=0, stop_at_eos=True, **settings)
-    texts = dualnet.generate(model, PROMPTS, beam=1, length_normalization=alpha, **settings)
+    texts = dualnet.generate(model, PROMPTS, beam=1, length_normalization=2.0, **settings)
     assert texts == greedy and len({len(text.split()) for text in texts}) > 1
 
 
@@ -142,8 +119,7 @@ def test_n_best_texts_are_lists_in_place_of_texts(model):
     ]
 
 
-@pytest.mark.parametrize("beam", [1, 2, SIZE])
-@pytest.mark.parametrize("allow_unknown", [True, False])
+@pytest.mark.parametrize(("beam", "allow_unknown"), [(2, False), (SIZE, True)])
 def test_texts_are_those_of_a_search_among_all_words(model, beam, allow_unknown):
     settings = {"beam": beam, "n_best": beam, "max_tokens": 9}
     texts = dualnet.generate(model, PROMPTS, allow_unknown=allow_unknown, **settings)
@@ -155,6 +131,11 @@ def test_texts_are_those_of_a_search_among_all_words(model, beam, allow_unknown)
             excluded_ids=() if allow_unknown else model.vocabulary.unknown_ids, **settings,
         )  # fmt: skip
         assert found == [model.vocabulary.decode([*start[1:], *one.ids]) for one in expected]
+        ends = [[*one.ids, EOS] if one.ended else one.ids for one in expected]
+        whole = dualnet.score(model, [model.vocabulary.decode([*start[1:], *ids]) for ids in ends])
+        for one, score in zip(expected, whole):
+            log_p = score.log_probabilities[len(start) - 1 :].sum(dtype="float64")
+            assert one.score == pytest.approx(log_p, rel=1e-5)
 
 
 def test_an_ensemble_of_steps_searches_as_one_model_with_the_mean_of_the_probabilities():
@@ -169,22 +150,15 @@ def test_an_ensemble_of_steps_searches_as_one_model_with_the_mean_of_the_probabi
         assert [item.ids for item in several] == [item.ids for item in expected]
         scores = [[item.score for item in items] for items in (several, expected)]
         np.testing.assert_allclose(*scores, rtol=1e-12)
-    with pytest.raises(ValueError, match="`steps` must hold at least one step"):
-        ensemble_step([])
 
 
-@pytest.mark.parametrize("tensors", [False, True])
-def test_sentences_do_not_depend_on_each_other(tensors):
+def test_sentences_do_not_depend_on_each_other():
     table = Table(4)
     limits, first_ids = [4, 1, 3, 4], [0, 1, 3, 0]
     settings = {"beam": 3, "n_best": 3, "length_normalization": 0.6, "eos_id": EOS}
-    states = table.state(4)
-    if tensors:
-        states = {"read": [ops.convert_to_tensor(states[0].astype("int32"))]}
+    states = {"read": [ops.convert_to_tensor(table.state(4)[0].astype("int32"))]}
 
     def step(tokens, states):
-        if not tensors:
-            return table.step(tokens, states)
         rows, new = table.step(tokens, [ops.convert_to_numpy(states["read"][0])])
         return ops.convert_to_tensor(rows), {"read": [ops.convert_to_tensor(new[0])]}
 
@@ -223,28 +197,3 @@ def test_ties_go_to_the_lower_id_and_then_to_the_likelier_parent():
     assert [item.ids for item in found] == [(0, 0), (1, 0), (2, 0), (3, 0)]
     [found] = table.search(beam=4, n_best=4, eos_id=EOS, max_tokens=2)
     assert [item.ids for item in found] == [(), (0, 0), (1, 0), (3, 0)]
-
-
-def test_fewer_hypotheses_than_asked_for_are_returned_if_there_are_no_more():
-    table = Table(0)
-    [found] = table.search(beam=9, n_best=9, max_tokens=1, excluded_ids=[0, 1, 3])
-    assert {item.ids for item in found} == {(), (4,), (5,)}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_tokens": 0}, "`max_tokens` must be an integer of at least 1"),
-        ({"first_ids": np.zeros(0, "int32")}, "`first_ids` must hold at least 1"),
-    ],
-)
-def test_bad_arguments_of_a_search_are_refused_by_name(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Table(0).search(**settings)
-
-
-def test_log_probabilities_that_are_nan_are_an_error():
-    table = Table(0)
-    table.log_probabilities[:] = np.nan
-    with pytest.raises(ValueError, match="`step` must return log-probabilities. Received: nan"):
-        table.search()

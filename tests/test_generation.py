@@ -99,13 +99,6 @@ def test_a_text_does_not_depend_on_the_other_prompts(model):
     assert one[2] == two[2] != one[0]  # each position has its own generator
 
 
-def test_the_common_length_of_prompts_is_read_at_once(model, calls):
-    texts = dualnet.generate(model, ["w1 w2 w3 w4", "w5"], max_tokens=4, seed=2)
-    assert [call.shape for call in calls] == [(2, 2)] + [(2, 1)] * 3
-    alone = dualnet.generate(model, "w1 w2 w3 w4", max_tokens=4, seed=2)
-    assert texts[0] == alone
-
-
 def test_a_long_prompt_is_read_in_segments_with_the_same_result(model, calls, monkeypatch):
     prompt = " ".join(f"w{i % 17}" for i in range(10))
     whole = dualnet.generate(model, prompt, max_tokens=4, temperature=0)
@@ -145,11 +138,6 @@ def test_unk_is_drawn_only_where_it_is_allowed_even_if_it_is_the_likeliest():
     assert dualnet.generate(model, words[5], **settings) == greedy
 
 
-def test_an_unknown_word_is_read_and_shown_as_unk(model):
-    one, two = dualnet.generate(model, ["zebra w1", "<unk> w1"], max_tokens=5, temperature=0)
-    assert one == two and one.startswith("<unk> w1")
-
-
 TEXT = "The cat and the dog\nA bird of \u00e4"
 SIZES = {"bpe": 280, "characters": None, "unigram": 40, "word-piece": 60}
 
@@ -171,8 +159,10 @@ def test_a_prompt_and_its_continuation_are_one_text_with_any_tokenizer(kind, mon
     if kind in ("bytes", "bpe"):  # that know every character, and may end within one
         drawn[:] = tokenizer.encode("\u732b")[:1]
         assert dualnet.generate(model, " A\t\n\n ", max_tokens=1) == " A\t\n\n \ufffd"
-    with pytest.raises(ValueError, match="`prompt` must be text that UTF-8 can hold"):
-        dualnet.generate(model, ["The", "The\ud800"])
+    monkeypatch.undo()
+    pieces = []
+    text = dualnet.generate(model, "The cat", max_tokens=50, seed=1, on_text=pieces.append)
+    assert "".join(pieces) == text and len(pieces) > 2
 
 
 def test_without_eos_a_text_starts_with_the_first_word_of_the_prompt(calls):
@@ -186,8 +176,6 @@ def test_without_eos_a_text_starts_with_the_first_word_of_the_prompt(calls):
         dualnet.generate(model, ["w1", " "])
     with pytest.raises(ValueError, match=r"`stop_at_eos` must be False.*Set max_tokens"):
         dualnet.generate(model, "w1", stop_at_eos=True)
-    with pytest.raises(ValueError, match="'zebra'"):
-        dualnet.generate(model, "w1 zebra")
 
 
 def drawn_shares(logits, temperature=1.0, top_k=None, top_p=None, min_p=None, draws=1000):
@@ -221,12 +209,6 @@ def test_min_p_leaves_out_what_is_too_unlikely_beside_the_likeliest():
     logits = np.log([0.5, 0.3, 0.1, 0.1])
     np.testing.assert_allclose(drawn_shares(logits, min_p=0.5), [0.625, 0.375, 0, 0], atol=0.0011)
     assert drawn_shares(logits, 3.0, min_p=0.5).all()  # at this temperature all are likely enough
-
-
-@pytest.mark.parametrize("top_p", [None, 0.5, 1.0])
-def test_a_token_of_probability_zero_is_not_drawn(top_p):
-    shares = drawn_shares(np.array([-math.inf, 0.0, -math.inf, 0.0]), top_p=top_p)
-    assert shares.tolist() == ([0, 1, 0, 0] if top_p == 0.5 else [0, 0.5, 0, 0.5])
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS])
@@ -278,27 +260,12 @@ def test_text_is_told_as_it_is_drawn(model, stop_at_eos):
         dualnet.generate(model, "w1", on_text=print, beam=2)
 
 
-@pytest.mark.parametrize("kind", ["words", "bytes", *SIZES])
-def test_the_pieces_of_a_text_are_the_text_with_any_tokenizer(kind):
-    if kind in SIZES:
-        tokenizer = train_tokenizer([TEXT], kind, size=SIZES[kind])
-    else:
-        tokenizer = ByteTokenizer() if kind == "bytes" else Vocabulary((*TEXT.split(), "<eos>"))
-    model, pieces = small(tokenizer, units=2), []
-    for seed in range(4):
-        pieces.clear()
-        text = dualnet.generate(model, "The cat", max_tokens=50, seed=seed, on_text=pieces.append)
-        assert "".join(pieces) == text and len(pieces) > 2
-
-
 def test_repetition_is_penalised_for_the_tokens_of_the_text(model):
     greedy = {"temperature": 0.0, "max_tokens": 30}
     tokens = dualnet.generate(model, "w1", **greedy).split()
     varied = dualnet.generate(model, "w1", repetition_penalty=1e9, **greedy).split()
     assert len({*varied}) > len({*tokens})
     assert dualnet.generate(model, "w1", repetition_penalty=1.0, **greedy).split() == tokens
-    with pytest.raises(ValueError, match="`repetition_penalty` must be above 0"):
-        dualnet.generate(model, "w1", repetition_penalty=0)
 
 
 @once
@@ -331,12 +298,9 @@ def test_logits_that_are_not_finite_are_an_error():
     ("arguments", "message"),
     [
         ({"prompt": []}, "`prompt` must hold at least one string"),
-        ({"prompt": ["w1", 3]}, "`prompt` must be a string or a sequence of.*3"),
         ({"beam": 21}, "`beam` must be at most the number of tokens.*, 20. Received: beam=21"),
-        ({"model": None}, "`model` must be a LanguageModel"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(model, arguments, message):
-    arguments = {"model": model, "prompt": "w1", **arguments}
     with pytest.raises(ValueError, match=message):
-        dualnet.generate(arguments.pop("model"), arguments.pop("prompt"), **arguments)
+        dualnet.generate(model, **{"prompt": "w1", **arguments})

@@ -1,11 +1,7 @@
 """Learners: small memories of many readers of one model, against the papers in NumPy."""
 
 import concurrent.futures
-import io
-import json
-import math
 import threading
-import warnings
 
 import numpy as np
 import pytest
@@ -34,13 +30,6 @@ def model():
 @pytest.fixture(scope="module")
 def ids():
     return np.random.default_rng(1).integers(1, WORDS, size=(3, 11)).astype("int32")
-
-
-def frozen(model):
-    """Return a copy of `model` in which nothing is trainable."""
-    copied = type(model).from_config(model.get_config())
-    copied.trainable = False
-    return copied
 
 
 def learner(model, adapt="connection", **settings):
@@ -134,10 +123,8 @@ def sgd(i, t, now, g, prior):
 
 @pytest.mark.parametrize(
     ("name", "adapt"),
-    [("dual_lstm", "connection"), ("lstm", "matrix"), ("lstm", "matrix:2"),
-     ("dual_lstm", "recurrent_matrix"), ("lstm", "recurrent_matrix:2"),
-     ("lstm", "output_matrix:2"),
-     ("dual_lstm", "output_bias"), ("dual_lstm", "embedding")],
+    [("dual_lstm", "connection"), ("lstm", "matrix:2"), ("dual_lstm", "recurrent_matrix"),
+     ("lstm", "output_matrix:2"), ("dual_lstm", "output_bias"), ("dual_lstm", "embedding")],
 )  # fmt: skip
 def test_a_learner_scores_each_segment_and_then_learns_as_the_paper_says(name, adapt, ids):
     model = strong(zoo.build(name, vocabulary_size=WORDS, units=UNITS), VOCABULARY)
@@ -208,7 +195,7 @@ def test_the_global_dtype_policy_does_not_round_what_learns(ids):
 def test_a_text_goes_on_where_the_one_before_ended(model, ids):
     whole, parts = learner(model), learner(model)
     losses = whole.read(ids[0][:8]).token_losses
-    both = [parts.read(text).token_losses for text in ("w1", ids[0][:4], ids[0][4:8])]
+    parts.read("w1")
     parts.reset()
     assert_same(kept(parts), kept(learner(model)))
     both = [parts.read(text).token_losses for text in (ids[0][:4], ids[0][4:8])]
@@ -299,12 +286,6 @@ def test_an_update_that_is_not_finite_is_not_applied_but_counted_and_said(model,
     with pytest.warns(UserWarning, match="3 of the updates were not finite"):
         found = one.read(ids[0])
     assert one.skipped == 3 and not one._state.memory.any()
-    before = kept(one)
-    with warnings.catch_warnings(), pytest.raises(UserWarning, match="were not finite"):
-        warnings.simplefilter("error", UserWarning)
-        one.read(ids[1])
-    assert_same(kept(one), before)
-    assert one.skipped == 3 and one.tokens == 11
     fixed = learner(model, learning_rate=1e-30).read(ids[0])
     np.testing.assert_allclose(found.token_losses, fixed.token_losses, rtol=1e-6)
 
@@ -313,9 +294,8 @@ def test_a_perplexity_that_is_not_finite_is_an_error_and_nothing_is_kept_of_it(m
     one = learner(model, learning_rate=1e5)
     one.read(ids[0][:LENGTH])  # scored before it has learnt
     before = kept(one)
-    for call in (one.read, one.score):
-        with pytest.raises(dualnet.ArgumentError, match="must keep the perplexity finite"):
-            call(ids[1])
+    with pytest.raises(dualnet.ArgumentError, match="must keep the perplexity finite"):
+        one.read(ids[1])
     assert_same(kept(one), before)
 
 
@@ -349,11 +329,8 @@ def test_an_error_or_an_interrupt_leaves_learners_as_they_were(model, ids, monke
         (lambda m: read_many([one := learner(m), one], ["w1", "w2"]), "`learners` must be differ"),
         (lambda m: read_many([learner(m)], []), "`texts` must have one text for each learner"),
         (lambda m: learner(m, "nothing"), "`adapt` must name weights of this model"),
-        (lambda m: learner(frozen(m), "all"), "`model` must have weights that are trainable"),
         (lambda m: learner(m, rule="rms"), "`statistics` must be given for the rule 'rms'"),
         (lambda m: learner(m, learning_rate="auto"), "`learning_rate` must be a number for a lea"),
-        (lambda m: learner(m, momentum=1), "`momentum` must be one of"),
-        (lambda m: learner(m).read([0.5]), "`text` must"),
     ],
 )  # fmt: skip
 def test_what_a_learner_cannot_do_is_refused(call, message, model):
@@ -388,29 +365,10 @@ def test_a_file_of_another_model_and_a_damaged_one_are_refused(model, ids, tmp_p
     with pytest.raises(dualnet.ArgumentError, match=r"belongs to, 'dual_lstm' \(.*'dual_lstm' \("):
         Learner.load(path, other)
     data = path.read_bytes()
-    for damage in (
-        b"",
-        data[:-9],
-        data[: len(data) // 2],
-        b"no zip" * 9,
-        data[:-600] + data[-500:],
-    ):
+    for damage in (b"", data[: len(data) // 2], data[:-600] + data[-500:]):
         path.write_bytes(damage)
         with pytest.raises(dualnet.ArgumentError, match="`path` must be a file that Learner.save"):
             Learner.load(path, model)
-    with pytest.raises(FileNotFoundError):
-        Learner.load(tmp_path / "none", model)
-    arrays = dict(np.load(io.BytesIO(data)))
-    about = json.loads(arrays["about"].tobytes())
-    for changes in (
-        {"last": WORDS}, {"last": "x"}, {"rule": "x"},
-        {"settings": {"learning_rate": math.nan}}, {"settings": {"decay": "x"}},
-        {"settings": {"sequence_length": 0}}, {"settings": {"learning_rate": "a"}},
-    ):  # fmt: skip
-        header = json.dumps({**about, **changes}).encode()
-        np.savez(tmp_path / "altered.npz", **{**arrays, "about": np.frombuffer(header, np.uint8)})
-        with pytest.raises(dualnet.ArgumentError, match="`path` must be a file that Learner.save"):
-            Learner.load(tmp_path / "altered.npz", model)
 
 
 def test_a_learner_writes_and_is_saved_while_another_one_reads(model, ids, tmp_path):
@@ -474,12 +432,8 @@ def test_a_translator_learns_from_corrections():
         found = read_many([learner(model, adapt), learner(model, adapt)], [pairs[0], pairs])
         np.testing.assert_allclose(found[0].token_losses, found[1].token_losses[:3], rtol=1e-4)
     assert_same(values(model), before)
-    for text in ("a b", None, 5, [("a", "b", "c")]):
-        with pytest.raises(dualnet.ArgumentError, match="`text` must be a pair"):
-            one.read(text)
-    with pytest.raises(dualnet.ArgumentError, match="`text` must be text"):
-        one.read(("a", 5))
-    assert one.score((np.str_("a"), "c")).tokens == 2
+    with pytest.raises(dualnet.ArgumentError, match="`text` must be a pair"):
+        one.read("a b")
 
 
 @once
@@ -499,23 +453,3 @@ def test_what_is_learnt_of_shared_embeddings_reads_the_source_too():
     taught = one._kind.taught(model, one._state.memory)
     [expected] = dualnet.score(taught, ["c d"], source=["a b"])
     np.testing.assert_allclose(-found.token_losses, expected.log_probabilities, rtol=1e-4)
-
-
-@once
-@pytest.mark.slow
-def test_a_decay_keeps_corrections_from_wrecking_a_translator():
-    words = Vocabulary(("<eos>", "<unk>", *"abcdef"))
-    model = strong(encoder_decoder(len(words), units=4), words, scale=0.5)
-    model.source_vocabulary = words
-    corrections = [("a b", "c d"), ("b", "d"), ("c", "e")]
-    others = [("d e f", "a b"), ("f", "f a"), ("e a", "b c")]
-    ratios = []
-    for decay in (0.0, 0.05):
-        one = learner(model, "matrix", decay=decay, learning_rate=0.3)
-        before = [one.score(pairs).perplexity for pairs in (corrections, others)]
-        for _ in range(15):
-            one.read(corrections)
-        after = [one.score(pairs).perplexity for pairs in (corrections, others)]
-        ratios.append(np.divide(after, before))
-    (learnt, wrecked), (learnt_with_decay, kept_others) = ratios
-    assert learnt < learnt_with_decay < 0.95 and 1 < kept_others < 1.02 < wrecked

@@ -100,7 +100,7 @@ def test_rounding_does_not_decide_a_tie():
     assert dualnet.minimal_pairs(model, pairs).overall.ties == 50
 
 
-@pytest.mark.parametrize(("correct", "pairs"), [(0, 10), (7, 10), (10, 10), (700, 1000)])
+@pytest.mark.parametrize(("correct", "pairs"), [(0, 10), (700, 1000)])
 def test_the_interval_is_that_of_wilson(correct, pairs):
     result = Accuracy(pairs=pairs, correct=correct, ties=0)
     low, high = result.interval
@@ -129,15 +129,9 @@ GOOD = b'{"sentence_good": "a", "sentence_bad": "b"}\n'
 DAMAGED = {
     "missing key": (GOOD + b'{"sentence_good": "a"}', "text as 'sentence_bad'.*line 2"),
     "empty sentence": (b'{"sentence_good": " ", "sentence_bad": "b"}', "'sentence_good'.*line 1"),
-    "no text": (b'{"sentence_good": "a", "sentence_bad": 3}', "Received: 3 in .*line 1"),
-    "no name": (GOOD[:-2] + b', "UID": null}', "text as 'UID'.*line 1"),
-    "half a surrogate": (b'{"sentence_good": "\\ud800", "sentence_bad": "b"}', "line 1"),
     "not JSON": (GOOD + b"\n{sentence_good", "must be a JSON object.*line 3"),
-    "too deep": (b"[" * 100_000, "must be a JSON object.*line 1"),
-    "not an object": (b"[1]", "must be a JSON object.*line 1"),
     "not UTF-8": (GOOD + b"\xff", "must be UTF-8.*0xff at offset 44"),
     "empty": (b"", "must hold text.*bad.jsonl"),
-    "blank": (b"\n\n", "must hold text.*bad.jsonl"),
 }
 
 
@@ -148,25 +142,6 @@ def test_a_damaged_file_is_refused_with_its_line(words, tmp_path, case):
     with pytest.raises(ValueError, match=match):
         dualnet.minimal_pairs(words, [written(tmp_path / "good.jsonl", PAIRS),
                                       tmp_path / "bad.jsonl"])  # fmt: skip
-
-
-def test_pairs_that_are_none_are_refused(words, tmp_path):
-    for pairs, match in [
-        ([], "at least one pair"),
-        (PAIRS[0], "`pairs` must be a sequence of pairs, or a table.*Give one pair as"),
-        ([PAIRS[0], {"sentence_good": "a"}], "text as 'sentence_bad'.*pair 2"),
-        (tmp_path / "none.jsonl", r"No such file.*one pair of sentences is \[\(good, bad\)\]"),
-        (tmp_path, "Is a directory"),
-    ]:
-        with pytest.raises(ValueError, match=match):
-            dualnet.minimal_pairs(words, pairs)
-
-
-def test_probabilities_that_are_no_numbers_are_refused():
-    model = model_with(WORDS)
-    model.set_weights([np.full(weight.shape, np.nan) for weight in model.weights])
-    with pytest.raises(ValueError, match="`model` must compute finite log-probabilities"):
-        dualnet.minimal_pairs(model, PAIRS)
 
 
 def test_the_command_prints_accuracies(words, saved, tmp_path, cli):

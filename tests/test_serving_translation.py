@@ -229,7 +229,11 @@ def test_an_attention_before_the_recurrence_and_mixed_precision_are_served_too(p
         ("translate", {"max_tokens": [0, 61]}, f"at most {BOUND}, the bound of this export. Rec"),
         ("encode", {"ids": [[-1, 4], [3, 4]]}, "`ids` must be ids of the vocabulary, 0 to 259."),
         ("step", {"memory": np.zeros((3, 2, 4))}, "`memory` must have one row for each row of `i"),
-        ("step", {"mask": np.ones((2, 3), bool)}, "`mask` must have one column for each column of"),
+        (
+            "step",
+            {"mask": np.ones((2, 1), bool)},
+            "`keys` and `mask` must have equally many",
+        ),
     ],
 )
 def test_a_bad_request_is_refused_and_says_which_input(served, endpoint, changed, message):

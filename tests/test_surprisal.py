@@ -132,24 +132,15 @@ def test_adapted_weights_are_kept_where_asked_for():
     [
         ("", (), []),
         (" \t", (" \t",), [0]),
-        ("a cat", ("a", "cat"), [0, 1]),
         ("  a \n\nb  ", ("a", "<eos>", "<eos>", "b"), [0, 3, 5, 6]),
         ("é 猫\n", ("é", "猫", "<eos>"), [0, 2, 6]),
-        ("\n", ("<eos>",), [0]),
     ],
 )
 def test_white_space_belongs_to_the_word_after_it_and_at_the_end_to_the_last(text, words, starts):
     found = words_of(ByteTokenizer(), text)
     assert (found.words, found.starts.tolist()) == (words, starts)
     np.testing.assert_array_equal(found.ids, ByteTokenizer().encode(text))
-
-
-@pytest.mark.parametrize(
-    ("documents", "words"),
-    [("blank-line", ("one", "two", "<eos>", "three")), ("file", ("one", "two", "three"))],
-)
-def test_words_end_where_documents_do(documents, words):
-    assert words_of(ByteTokenizer(documents), "one\ntwo\n\nthree").words == words
+    assert words_of(ByteTokenizer("file"), "one\n\nthree").words == ("one", "three")
 
 
 def test_words_that_share_a_token_are_one_record(tmp_path):
@@ -165,21 +156,6 @@ def test_words_that_share_a_token_are_one_record(tmp_path):
     assert found.words == ("a", "cat", "x", "<eos>") and found.starts.tolist() == [0, 1, 2, 3]
     found = words_of(tokenizer, "a c x")
     assert found.words == ("a c", "x") and found.sums(np.array([1.0, 2.0])).tolist() == [1, 2]
-
-
-# --- bad input -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"statistics": [1]}, "`statistics` needs adapt=True"),
-        ({"adapt": True, "rule": "rms"}, "`statistics` must be given for the rule 'rms'"),
-    ],
-)
-def test_bad_settings_are_refused_by_name(settings, message):
-    with pytest.raises(ValueError, match=message):
-        dualnet.surprisal(small(ByteTokenizer()), **{"texts": "a", **settings})
 
 
 def test_models_that_cannot_read_or_learn_sentences_are_refused():

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dualnet import cards, training, tuning, zoo
 from dualnet.builders.functional import language_model
 from dualnet.requests import DynamicEvaluating
-from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.job import Job, Parameter, decided, parse_count
 from dualnet.tuning.search_run import _check as check_job
 from tests.checks import once
