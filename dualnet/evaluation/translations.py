@@ -140,7 +140,10 @@ def rouge(
 
 def check_packages(protocol: str, language: str = "en") -> None:
     """Raise `ImportError` if `protocol` lacks a package, `ArgumentError` for another language."""
-    translation_metrics(["a"], ["a"], protocol=protocol, language=language)
+    if protocol == "rouge":
+        rouge(["a"], ["a"])
+    else:
+        translation_metrics(["a"], ["a"], protocol=protocol, language=language)
 
 
 def _moses_code(sacremoses: ModuleType, code: str) -> str:
