@@ -302,11 +302,14 @@ def test_targets_and_batches_beyond_a_vocabulary_are_refused(rng):
     [
         ({"encoder": "embeddings"}, "first_state.*learned"),
         ({"skip_connections": True}, "skip_connections.*left out"),
-        ({"padded": False}, "padded.*Leave it out"),
-        ({"attention": "additive", "attention_units": 5}, "attention_units.*left out"),
+        ({"padded": False}, "`padded` must be True"),
+        (
+            {"attention": "additive", "attention_units": 5},
+            "attention_units.*highest recurrent layer",
+        ),
         ({"share_embeddings": True, "source_vocabulary_size": 9}, "share_embeddings.*one voc"),
-        ({"experts": [0, 2]}, "experts.*3 numbers.*layer 1, the attentional vector\\. Rec"),
-        ({"depth": 2, "recurrent_layers": 2}, "`depth` and `recurrent_layers` are the same"),
+        ({"experts": [0, 2]}, "experts.*3 numbers, the first for the embedding.*Rec"),
+        ({"depth": 2, "recurrent_layers": 2}, "`depth` must be left out beside `recurrent_layers`"),
     ],
 )
 def test_bad_arguments_get_one_sentence(options, message):

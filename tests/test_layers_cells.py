@@ -124,18 +124,16 @@ def test_a_step_and_its_gradients_match_the_papers(kind, options, rng):
     {"depth_gated": False},
 ], 2), ids=name_of)  # fmt: skip
 def test_depth_gated_layers_of_unequal_sizes_match_the_paper(options, rng):
-    check_step(built(DepthGatedLSTMCell([5, 2, 4], depth=3, **options), rng), rng)
+    check_step(built(DepthGatedLSTMCell(4, depth=3, lower_units=[5, 2], **options), rng), rng)
 
 
 @once
-def test_the_sizes_of_a_depth_gated_stack_can_be_given_in_two_ways():
-    for cell in (
-        DepthGatedLSTMCell([5, 3, 3], depth=3),
-        DepthGatedLSTMCell(3, depth=3, lower_units=[5, 3]),
-    ):
+def test_the_layers_of_a_depth_gated_stack_may_differ_in_size():
+    stack = DepthGatedLSTMCell(3, depth=3, lower_units=[5, 3])
+    for cell in [stack, DepthGatedLSTMCell.from_config(stack.get_config())]:
         assert cell.state_size == [5, 5, 3, 3, 3, 3] and cell.output_size == 3
-    with pytest.raises(ValueError, match="`units` must be"):
-        DepthGatedLSTMCell([5, 3], depth=3)
+    with pytest.raises(ValueError, match="`lower_units` must have a size for each"):
+        DepthGatedLSTMCell(3, depth=3, lower_units=[5])
 
 
 # Cells whose gates have masks of their own, or share one.

@@ -400,9 +400,12 @@ def test_a_seed_gives_the_same_initial_weights():
     [
         ({"initializer": "unifrm"}, "`initializer` must be one of.*Did you mean 'uniform'"),
         ({"initializer": "uniform"}, "`initializer_range` must be above 0"),
-        ({"depth": 2}, "`depth` must be left out for the cell 'lstm'.*'recurrent_highway'"),
+        ({"depth": 2}, "`depth` must be an argument.*take it: .*recurrent_highway"),
         ({"cell": "recurrent_highway", "dept": 2}, "`dept` must be an argument.*mean 'depth'"),
-        ({"cell": "gru", "rounds": 2}, "`rounds` must be left out for the cell 'gru'.*mogrifier"),
+        (
+            {"cell": "gru", "rounds": 2},
+            "`rounds` must be an argument.* the cell 'gru'.*take it: mogrifier",
+        ),
         ({"cell": "mogrifier_lstm", "mask_per_gate": True}, "`mask_per_gate` must be False"),
         ({"recurrent_layers": 0}, "`recurrent_layers` must be an integer of at least 1"),
     ],

@@ -437,7 +437,7 @@ def test_experts_read_each_layer_with_the_dropout_that_follows_it(arguments, rea
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"experts": [1, 2, 3]}, "`experts` must have 2 numbers.*the embedding, recurrent layer 1"),
+        ({"experts": [1, 2, 3]}, "`experts` must have 2 numbers, the first for the embedding"),
         ({"experts": 2, "latent_units": 5}, "`latent_units` must equal `embedding_units`, 4"),
         ({"latent_dropout": 0.1}, "`latent_dropout` needs `experts`"),
     ],

@@ -14,13 +14,14 @@ from dualnet._types import Tensor
 
 # Arrays, a `keras.utils.PyDataset`, a dataset of the backend, or a generator.
 Data: TypeAlias = Any
-Batch: TypeAlias = tuple[Any, ...]  # tokens, targets, weights
 
 
-def look_ahead(data: Data, batch_size: int | None) -> tuple[Data, Batch, int]:
-    """Return `data`, its first batch `(tokens, targets, ...)`, and the number of rows of a batch.
+def look_ahead(
+    data: Data, batch_size: int | None, targets: Any = None
+) -> tuple[Data, Any, Any, int]:
+    """Return `data`, tokens and targets of its first batch, and the number of rows of a batch.
 
-    Of arrays, which have their targets elsewhere, the batch is all tokens.
+    Of arrays, whose `targets` are given, these are all tokens.
 
     Raises:
         ArgumentError: if a batch that is known already has another number of rows.
@@ -31,33 +32,28 @@ def look_ahead(data: Data, batch_size: int | None) -> tuple[Data, Batch, int]:
             reason = "since each row continues the stream of the row `batch_size` before it."
             received = f"{reason} Received: {len(data)} rows, batch_size={batch_size}."
             raise ArgumentError("x", f"must hold a multiple of `batch_size` rows, {received}")
-        return data, (data,), batch_size
+        return data, data, targets, batch_size
     carried = getattr(data, "carried", True)
     spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
-    if carried and spec is not None and tree.flatten(spec)[0].shape[0] is None:
+    if carried and spec is not None and _num_rows(spec) is None:
         required = "must come in batches of one size: each row continues that of the batch before."
         way_out = " Use batch(batch_size, drop_remainder=True)."
         raise ArgumentError("x", required, way_out)
     if isinstance(data, keras.utils.PyDataset):
-        first = _as_batch(data[0])
+        first = data[0]
         if carried and data.num_batches:
-            last = _as_batch(data[data.num_batches - 1])
-            check_streams(num_rows(last), num_rows(first))
+            check_streams(_num_rows(data[data.num_batches - 1]), _num_rows(first))
     else:
         batches = iter(data)
-        first = _as_batch(next(batches))
+        first = next(batches)
         if batches is data:  # a generator, the only iterator that Keras takes
             data = (batch for batch in itertools.chain([first], batches))
-    return data, first, num_rows(first)
+    tokens, targets, _ = keras.utils.unpack_x_y_sample_weight(first)
+    return data, tokens, targets, _num_rows(tokens)
 
 
-def _as_batch(batch: object) -> Batch:
-    return tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
-
-
-def num_rows(batch: Batch) -> int:
-    """Return the number of rows of a batch."""
-    return int(tree.flatten(batch[0])[0].shape[0])
+def _num_rows(batch: Any) -> Any:
+    return tree.flatten(batch)[0].shape[0]
 
 
 def check_streams(rows: int, streams: int) -> None:

@@ -25,16 +25,13 @@ CELLS: dict[str, type[RecurrentCell]] = {
 def arguments_of(kind: type) -> list[str]:
     """Return the names of all arguments of a layer's class, those that its bases take included."""
     names: dict[str, None] = {}
-    for base in kind.__mro__:
-        if base is keras.layers.Layer:
-            break
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        names |= dict.fromkeys(parameter.name for parameter in named)
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-            break
+    for base in kind.__mro__[: kind.__mro__.index(keras.layers.Layer)]:
+        if "__init__" in vars(base):
+            parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+            named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+            names |= dict.fromkeys(parameter.name for parameter in named)
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+                break
     return list(names)
 
 

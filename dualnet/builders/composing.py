@@ -54,8 +54,6 @@ class CommonStations:
         """Return the stations that flat builder `arguments` describe.
 
         What no station knows is an argument of the cell, or of a connection or output of your own.
-        `rounds` of 0, and then any `rank`, may be given for every cell, as they are in files of
-        0.2.0.
 
         Raises:
             ArgumentError: if a value is out of range, or values contradict each other.
@@ -67,20 +65,13 @@ class CommonStations:
             *lower, arguments["recurrent_units"] = sizes
             if lower:
                 arguments["lower_units"] = lower
-            if lower and len(sizes) != (depth := arguments.get("depth", 1)):
-                required = f"must be one size, or one for each of the {depth} layers of `depth`."
-                raise ArgumentError("recurrent_units", required, recurrent_units=sizes, depth=depth)
         classes = cls.classes()
         names = {name for station in classes.values() for name in station.names()}
-        parts.check_names(arguments, names)
-        if not arguments.get("rounds"):
-            names |= {"rounds", "rank"}
-        options = {key: value for key, value in arguments.items() if key not in names}
+        options = parts.split_options(arguments, names)
         fields = {name: station.fields_of(arguments) for name, station in classes.items()}
-        for part in ("connection", "output"):
-            taken = parts.options_of(part, arguments.get(part, parts.DEFAULTS[part]))
-            fields[part]["options"] = {key: options.pop(key) for key in taken if key in options}
-        fields["recurrent"]["options"] = options
+        fields["recurrent"]["options"] = options["cell"]
+        for name in ("connection", "output"):
+            fields[name]["options"] = options[name]
         stations: Any = {name: station(**fields[name]) for name, station in classes.items()}
         return cls(**stations)
 
@@ -96,15 +87,13 @@ class CommonStations:
         levels: list[Tensor],
         sizes: LayerSizes,
         vocabulary_size: int,
-        *,
-        attentional: bool = False,
     ) -> dict[str, Any]:
         """Put connection and output on the `levels` below; return their fields of the `Graph`."""
-        dual, dropouts = self.connection.is_dual, self.dropouts
-        if dual:
-            levels = [*levels, self.connection.connect(embedded, levels[-1], sizes.dual, dropouts)]
-        features = self.output.features(levels, dual=dual, attentional=attentional)
-        head = self.output.layer(vocabulary_size, sizes.latent, embedding, dropouts)
+        if self.connection.is_dual:
+            dual = self.connection.connect(embedded, levels[-1], sizes.dual, self.dropouts)
+            levels = [*levels, dual]
+        features = self.output.features(levels)
+        head = self.output.layer(vocabulary_size, sizes.latent, embedding, self.dropouts)
         logits = head(features)
         check_last_axis("output", self.output.output, logits, vocabulary_size)
         logits = logits if logits.dtype == "float32" else ops.cast(logits, "float32")

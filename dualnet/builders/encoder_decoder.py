@@ -38,11 +38,11 @@ class TranslationStations(CommonStations):
         arguments = self.arguments()
         for name in NOT_HERE:
             if arguments[name]:
-                received = f"Received: {name}={arguments[name]!r}. Only language models have it."
-                raise ArgumentError(name, f"must be left out of an encoder-decoder. {received}")
-        if arguments["padded"] is not True:
+                required = "must be left out of an encoder-decoder."
+                raise ArgumentError(name, required, **{name: arguments[name]})
+        if not self.embedding.padded:
             required = "must be True: sentences of a batch differ in length."
-            raise ArgumentError("padded", required, " Leave it out.", padded=False)
+            raise ArgumentError("padded", required, padded=False)
         cell = self.recurrent.cell
         if not issubclass(class_of("cell", cell), RecurrentCell):
             required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
@@ -55,13 +55,11 @@ class TranslationStations(CommonStations):
 
     def layer_sizes(self) -> LayerSizes:
         sizes, units = self.sizes.resolve(), self.attention.attention_units
-        if self.attention.attention == "general":
-            name, attentional = "attention_units", units or sizes.embedding
-        else:
+        name, attentional = "attention_units", units or sizes.embedding
+        if self.attention.attention == "additive":
             name, attentional = "recurrent_units", sizes.recurrent[-1]
             if units not in (None, attentional):
-                size = f"that of the highest recurrent layer, {attentional}"
-                required = f"must be {size}, or left out, with attention='additive'."
+                required = f"must be that of the highest recurrent layer, {attentional}."
                 raise ArgumentError("attention_units", required, attention_units=units)
         self.check_tied(sizes, name, attentional)
         return dataclasses.replace(sizes, attentional=attentional)
@@ -72,13 +70,11 @@ def _with_layers(arguments: Arguments) -> dict[str, Any]:
     cell = arguments.get("cell", Recurrent.cell)
     if "depth" not in arguments or cell not in CELLS or "depth" in options_of("cell", cell):
         return dict(arguments)
-    layers = check_count("depth", arguments["depth"], least=1)
     if "recurrent_layers" in arguments:
-        both = {"depth": layers, "recurrent_layers": arguments["recurrent_layers"]}
-        required = f"and `recurrent_layers` are the same for the cell {cell!r}."
-        raise ArgumentError("depth", required, " Leave one out.", **both)
-    others = {name: value for name, value in arguments.items() if name != "depth"}
-    return {**others, "recurrent_layers": layers}
+        required = f"must be left out beside `recurrent_layers` for the cell {cell!r}."
+        raise ArgumentError("depth", required, depth=arguments["depth"])
+    renamed = {"depth": "recurrent_layers"}
+    return {renamed.get(name, name): value for name, value in arguments.items()}
 
 
 @documented(*TranslationStations.classes().values(), rest="cell_options")
@@ -176,7 +172,7 @@ def _parts(
         rate, level = recurrent.internal_dropout, f"level_{number}_dropout"
         levels.append(dropouts.drop("internal", rate, output, name=level))
     levels.append(dropouts.drop("output", recurrent.output_dropout, hidden))
-    top = stations.top(layer, embedded, levels, sizes, vocabulary_size, attentional=True)
+    top = stations.top(layer, embedded, levels, sizes, vocabulary_size)
     # The decoder alone begins where the encoder ends.
     graph = Graph(tokens, encoded, new_states, hidden, **top, padded=True, constants=3)
     encoder = keras.Model(source, encoded, name="encoder")

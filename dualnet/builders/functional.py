@@ -11,7 +11,7 @@ from dualnet.builders.composing import STATIONS, Stations, without_regularizatio
 from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.wrapping import wrap
-from dualnet.builders.wrapping_stations import WRAPPERS
+from dualnet.builders.wrapping_stations import Cache, Gate
 
 
 @documented(*STATIONS.values(), rest="cell_options")
@@ -51,7 +51,8 @@ def language_model(
     complete = {"vocabulary_size": vocabulary_size, **stations.arguments()}
     if stations.gate.is_used or stations.cache.is_used:
         base = without_regularization(complete) if stations.gate.is_used else complete
-        graph = wrap(language_model(**{**base, **WRAPPERS}), stations.gate, stations.cache)
+        below = language_model(**{**base, **Gate().arguments(), **Cache().arguments()})
+        graph = wrap(below, stations.gate, stations.cache)
     else:
         graph = _graph(vocabulary_size, stations)
     return LanguageModel(graph, builder="language_model", arguments=complete, name=name)

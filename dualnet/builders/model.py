@@ -189,8 +189,7 @@ class LanguageModel(StreamModel):
 
     def get_layer(self, name: str | None = None, index: int | None = None) -> keras.layers.Layer:
         """Return a layer of `core` by name or index, such as "embedding"."""
-        layers = {layer.name: layer for layer in self.layers}
-        return layers[name] if name in layers else self.core.get_layer(name, index)
+        return self.core.get_layer(name, index)
 
     def summary(self, *args, **kwargs):
         """Print the summary of the graph; arguments as for `keras.Model.summary`."""

@@ -167,29 +167,37 @@ def part_options(arguments: Arguments) -> set[str]:
     return names
 
 
-def check_names(arguments: Arguments, builder_names: Collection[str]) -> None:
-    """Raise `ArgumentError` if a class of your own has an argument that the builder keeps."""
-    for argument in CHOICES.keys() & arguments.keys():
-        part = arguments[argument]
-        clash = {*options_of(argument, part)} & {*builder_names} - {*FOR_SOME_CELLS}
+def split_options(
+    arguments: Arguments, builder_names: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """Return the options of each part that builder `arguments` name, by its argument.
+
+    Raises:
+        ArgumentError: for what is neither an argument of the builder nor of a part, and for a
+            class of your own with an argument that the builder keeps.
+    """
+    options = {key: value for key, value in arguments.items() if key not in builder_names}
+    if not arguments.get("rounds"):  # for every cell, as in files of 0.2.0
+        options = {key: options[key] for key in options if key not in ("rounds", "rank")}
+    split = {}
+    for argument, default in DEFAULTS.items():
+        part = arguments.get(argument, default)
+        taken = options_of(argument, part)
+        clash = {*taken} & {*builder_names} - {*FOR_SOME_CELLS}
         if clash and part not in CELLS:
             required = f"must not take `{min(clash)}`, which is an argument of the builder."
             way_out = " Give the argument of the class another name."
             raise ArgumentError(argument, required, way_out, **{argument: part})
-
-
-def check_options(cell: str, options: Arguments) -> None:
-    """Raise `ArgumentError` for an option that `cell` does not take."""
-    of_cell = options_of("cell", cell)
-    for name in [name for name in options if name not in of_cell]:
-        takers = [repr(other) for other in CELLS if name in options_of("cell", other)]
-        if takers:
-            required = f"must be left out for the cell {cell!r}, which does not take it."
-            way_out = f" Cells that do: {', '.join(takers)}."
-            raise ArgumentError(name, required, way_out, **{name: options[name]})
+        split[argument] = {key: options.pop(key) for key in taken if key in options}
+    for name, value in options.items():
+        cell = arguments.get("cell", DEFAULTS["cell"])
+        of_cell = options_of("cell", cell)
         required = f"must be an argument of the builder or of the cell {cell!r}."
-        hint = f"{did_you_mean(name, of_cell)} The cell takes {', '.join(of_cell) or 'none'}."
-        raise ArgumentError(name, required, hint)
+        takers = [other for other in CELLS if name in options_of("cell", other)]
+        hint = did_you_mean(name, of_cell) + f" The cell takes {', '.join(of_cell) or 'none'}."
+        hint = f" Cells that take it: {', '.join(takers)}." if takers else hint
+        raise ArgumentError(name, required, hint, **{name: value})
+    return split
 
 
 def make_part(

@@ -268,9 +268,6 @@ class Recurrent(PartStation):
 
     excludes: ClassVar = {"skip_connections": ["residual"]}
 
-    def check(self) -> None:
-        parts.check_options(self.cell, self.options)
-
     def run(
         self, embedded: Tensor, layer_units: Sequence[int], dropouts: Dropouts, mask: Tensor | None
     ) -> tuple[list[Tensor], Tensor, list[Tensor], list[Tensor]]:
@@ -324,8 +321,7 @@ class Recurrent(PartStation):
         settings = {name: getattr(self, name) for name in names if name in self.names()}
         # The dropout before this layer, whose masks the cell draws with `mask_per_gate`.
         place = "input" if number == 1 else "internal"
-        rate = self.input_dropout if number == 1 else self.internal_dropout
-        settings["input_dropout"] = rate if self.mask_per_gate else 0.0
+        settings["input_dropout"] = getattr(self, f"{place}_dropout") if self.mask_per_gate else 0.0
         settings["locked"] = [
             dropout
             for dropout in getattr(cell_class, "dropouts", ())
@@ -445,22 +441,16 @@ class Output(PartStation):
         if self.past_decode_regularization and not self.tied:
             self.refuse("past_decode_regularization", "needs a tied output.", "tied")
 
-    def features(
-        self, levels: list[Tensor], *, dual: bool, attentional: bool = False
-    ) -> Tensor | list[Tensor]:
+    def features(self, levels: list[Tensor]) -> Tensor | list[Tensor]:
         """Return the input of the output layer: the last of `levels`, or the list of all.
 
-        These are the outputs of all layers, the embedding first, and last an `attentional` vector
-        and a `dual` layer.
+        These are the outputs of all layers, the embedding first.
         """
         if not isinstance(self.experts, Sequence):
             return levels[-1]
         if len(self.experts) != len(levels):
-            count = len(levels) - 1 - attentional - dual
-            names = ["the embedding", *(f"recurrent layer {i + 1}" for i in range(count))]
-            names += ["the attentional vector"] * attentional + ["the dual connection"] * dual
-            required = f"must have {len(levels)} numbers, one for each layer: {', '.join(names)}."
-            raise ArgumentError("experts", f"{required} Received: experts={list(self.experts)}.")
+            required = f"must have {len(levels)} numbers, the first for the embedding, and one for"
+            self.refuse("experts", f"{required} each layer above it.")
         return levels
 
     def layer(

@@ -15,7 +15,6 @@ from dualnet.builders.batches import Data, as_state, check_targets, check_tokens
 from dualnet.builders.bucketing import BucketedBatches
 from dualnet.builders.graph import Graph, Perplexity, token_losses
 from dualnet.builders.stream_state import StreamState
-from dualnet.cards import Arguments
 from dualnet.devices import check_rows, divided, num_devices
 from dualnet.layers import without_gradients
 
@@ -51,7 +50,8 @@ class StreamModel(ClearsAllGradients):
     def __setattr__(self, name, value):
         if name in ("loss_reduction", "label_smoothing", "dropout_samples"):
             self.train_function = self.test_function = None  # they are traced with it
-        if name == "loss":  # not in `compile`, without which Keras would not compile a loaded model
+        # Not in `compile`, without which Keras would not compile a loaded model.
+        if name == "loss" and value is not None:
             _check_takes_logits(value)
         super().__setattr__(name, value)
 
@@ -75,7 +75,8 @@ class StreamModel(ClearsAllGradients):
         With fraternal dropout, a training step returns the logits of two readings. The penalties
         are those of the one whose state is carried on.
         """
-        tokens = _as_tensor(tokens)
+        if isinstance(tokens, np.ndarray):  # from JAX, outside of compiled functions
+            tokens = ops.convert_to_tensor(tokens, "int32")
         stream = self.training_rows if training else self.evaluation_rows
         graph = self._masked_graph if stream.bucketed else self.graph
         rows = tokens.shape[0]
@@ -111,10 +112,7 @@ class StreamModel(ClearsAllGradients):
         if fused and training and self.dropout_samples > 1:
             of_samples = ops.reshape(nll, (self.dropout_samples, *ops.shape(y)))
             nll = math.log(self.dropout_samples) - ops.logsumexp(-of_samples, axis=0)
-        weight = ops.ones_like(nll) if sample_weight is None else ops.cast(sample_weight, nll.dtype)
-        if len(weight.shape) == 1:  # of each row
-            weight = ops.expand_dims(weight, -1)
-        weight = weight * ops.cast(y >= 0, nll.dtype)
+        weight = _counted(y, sample_weight)
         self.perplexity_metric.update_state(nll, weight)
         if training and self.label_smoothing:
             uniform = -ops.mean(ops.log_softmax(ops.cast(logits, "float32"), axis=-1), axis=-1)
@@ -151,14 +149,7 @@ class StreamModel(ClearsAllGradients):
         [targets] = targets if isinstance(targets, (list, tuple)) else [targets]
         targets = ops.reshape(targets, ops.shape(read))  # Keras may have another axis, of 1
         if self.loss is None:  # one of your own has its own way of counting
-            counted = targets >= 0
-            if self.padded:
-                counted = ops.logical_and(counted, read >= 0)
-            counted = ops.cast(counted, "float32")
-            if weight is not None:
-                rows = weight if len(weight.shape) > 1 else ops.expand_dims(weight, -1)
-                counted = counted * ops.cast(rows, "float32")
-            weight = counted
+            weight = _counted(targets, weight, read if self.padded else None)
         # A step that needs no logits of other words hands the targets over with the tokens.
         if self._needs_no_logits(training):
             inputs["targets"] = ops.maximum(targets, 0)
@@ -210,8 +201,7 @@ class StreamModel(ClearsAllGradients):
             raise ArgumentError("validation_split", required, way_out)
         if shuffle:
             raise ArgumentError("shuffle", "must be False: the batches are streams, read in order.")
-        kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, kwargs)}
-        kwargs.pop("class_weight", None)
+        kwargs["sample_weight"] = _weight_of_tokens(x, **kwargs)
         self._prepare_training()
         x = self._open(self.training_rows, x, batch_size, y)
         self._validation_layout = None
@@ -223,13 +213,10 @@ class StreamModel(ClearsAllGradients):
             validation_data = (data, *rest) if rest else data
             self._validation_layout = self.evaluation_rows.layout
         restarts = _RestartWithData(kwargs.get("steps_per_epoch"), _num_batches(x, batch_size))
-        if isinstance(callbacks, keras.callbacks.CallbackList):
-            given = [c for c in callbacks.callbacks if not isinstance(c, _RestartWithData)]
-            callbacks.callbacks = [restarts, *given]
-            restarts.set_model(self)
-        else:
-            given = keras.tree.flatten(callbacks or [])
-            callbacks = [restarts, *given]
+        restarts.set_model(self)
+        is_list = isinstance(callbacks, keras.callbacks.CallbackList)
+        given = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
+        given[:] = [restarts, *(c for c in given if not isinstance(c, _RestartWithData))]
         for callback in given:
             # Keras infers the mode only for metrics given to `compile`.
             watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
@@ -241,7 +228,7 @@ class StreamModel(ClearsAllGradients):
             batch_size,
             epochs,
             verbose,
-            callbacks,
+            callbacks if is_list else given,
             validation_data=validation_data,
             shuffle=False,
             **kwargs,
@@ -251,7 +238,7 @@ class StreamModel(ClearsAllGradients):
         self, x: Data = None, y: Any = None, batch_size: int | None = None, **kwargs: Any
     ) -> Any:
         """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
-        kwargs = {**kwargs, "sample_weight": _weight_of_tokens(x, kwargs)}
+        kwargs["sample_weight"] = _weight_of_tokens(x, **kwargs)
         if not kwargs.get("_use_cached_eval_dataset"):
             x = self._open(self.evaluation_rows, x, batch_size, y)
         elif self._validation_layout:  # `fit` has opened its data, but a callback may have others
@@ -260,14 +247,14 @@ class StreamModel(ClearsAllGradients):
         return super().evaluate(x, y, batch_size=batch_size, **kwargs)
 
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
-        weights = {"sample_weight": sample_weight, "class_weight": class_weight}
+        weight = _weight_of_tokens(x, sample_weight, class_weight)
         self._prepare_training()
         self._open(self.training_rows, x, len(x), y)
-        return super().train_on_batch(x, y, _weight_of_tokens(x, weights), **kwargs)
+        return super().train_on_batch(x, y, weight, **kwargs)
 
     def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         self._open(self.evaluation_rows, x, len(x), y)
-        weight = _weight_of_tokens(x, {"sample_weight": sample_weight})
+        weight = _weight_of_tokens(x, sample_weight)
         return super().test_on_batch(x, y, weight, **kwargs)
 
     # --- streams
@@ -331,8 +318,8 @@ class StreamModel(ClearsAllGradients):
         if getattr(data, "pads", False) and not self.padded:
             required = "must hold no padding, which this model would read as words."
             raise ArgumentError("x", required, " Build the model with padded=True.")
-        data, (tokens, *rest), batch_size = look_ahead(data, batch_size)
-        self._check_batch(tokens, rest[0] if rest else targets)
+        data, tokens, targets, batch_size = look_ahead(data, batch_size, targets)
+        self._check_batch(tokens, targets)
         self.check_words("x", data)
         for name in self.tokenisers:
             if getattr(self, name) is None:
@@ -383,26 +370,32 @@ class StreamModel(ClearsAllGradients):
                 self.test_function = None
 
 
+def _counted(targets: Tensor, weight: Tensor | None, read: Tensor | None = None) -> Tensor:
+    """Return the weight of each token, float32: 0 where the target, or what is `read`, is below 0.
+
+    `weight` is that of tokens or of rows, or None.
+    """
+    is_counted = targets >= 0 if read is None else ops.logical_and(targets >= 0, read >= 0)
+    counted = ops.cast(is_counted, "float32")
+    if weight is None:
+        return counted
+    weight = ops.expand_dims(weight, -1) if len(weight.shape) == 1 else weight
+    return counted * ops.cast(weight, "float32")
+
+
 def _check_takes_logits(losses: Any) -> None:
     """Raise `ArgumentError` for a loss of probabilities, which the model does not compute."""
     for loss in keras.tree.flatten(losses):
-        resolved = keras.losses.get(loss) if isinstance(loss, str) else loss
-        if isinstance(resolved, keras.losses.Loss):
-            takes_logits = resolved.get_config().get("from_logits", True)
+        function = keras.losses.get(loss) if isinstance(loss, str) else loss
+        if isinstance(function, keras.losses.Loss):
+            takes_logits = function.get_config().get("from_logits", True)
         else:  # a function, whose `from_logits` is False by default
-            parameters = inspect.signature(resolved).parameters if callable(resolved) else {}
-            flag = parameters.get("from_logits")
-            takes_logits = flag is None or flag.default is not False
+            flag = inspect.signature(function).parameters.get("from_logits")
+            takes_logits = flag is None or flag.default
         if not takes_logits:
             other = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
-            raise ArgumentError(
-                "loss", "must take logits.", f" Leave it out, or give {other}.", loss=loss
-            )
-
-
-def _as_tensor(tokens: Tensor | np.ndarray) -> Tensor:
-    """Return `tokens` as a tensor; JAX hands NumPy arrays over outside of compiled functions."""
-    return ops.convert_to_tensor(tokens, "int32") if isinstance(tokens, np.ndarray) else tokens
+            way_out = f" Leave it out, or give {other}."
+            raise ArgumentError("loss", "must take logits.", way_out, loss=loss)
 
 
 class _RestartWithData(keras.callbacks.Callback):
@@ -431,12 +424,14 @@ class _RestartWithData(keras.callbacks.Callback):
         self.in_epoch = batch + 1
 
 
-def _weight_of_tokens(x: Data, weights: Arguments) -> Any:
+def _weight_of_tokens(
+    x: Data, sample_weight: Any = None, class_weight: object = None, **_: object
+) -> Any:
     """Return a weight for each token of `x` from those of rows or tokens, or None."""
-    if weights.get("class_weight") is not None:
+    if class_weight is not None:
         required = "must be None: Keras takes the last axis of targets (batch, time) for classes."
         raise ArgumentError("class_weight", required, " Give sample_weight, one per token.")
-    sample_weight, tokens_shape = weights.get("sample_weight"), tuple(getattr(x, "shape", ()))
+    tokens_shape = tuple(getattr(x, "shape", ()))
     if sample_weight is None or not tokens_shape:
         return sample_weight
     values = np.asarray(sample_weight, "float32")

@@ -36,11 +36,6 @@ class Encoder(Station):
         if self.encoder == "embeddings" and self.first_state == "encoder":
             self.refuse("first_state", "must be 'learned' or 'zeros' with encoder='embeddings'.")
 
-    def sizes(self, layer_units: Sequence[int]) -> list[int]:
-        """Return the units of each layer in each direction, for a decoder of `layer_units`."""
-        directions = 1 if self.encoder_merge == "sum" else 2
-        return [units // directions for units in layer_units]
-
     def read(
         self,
         embedded: Tensor,
@@ -67,12 +62,13 @@ class Encoder(Station):
         def stack(direction: str, x: Tensor, mask: Tensor) -> list[Tensor]:
             """Return the output of the layers of one direction, and their states."""
             states: list[Tensor] = []
-            for number, units in enumerate(self.sizes(layer_units), start=1):
+            directions = 1 if self.encoder_merge == "sum" else 2
+            for number, units in enumerate(layer_units, start=1):
                 name = f"encoder_{direction}_{number}"
                 if number > 1 and not per_gate:
                     rate = recurrent.internal_dropout
                     x = dropouts.drop("internal", rate, x, name=f"{name}_dropout")
-                cell = recurrent.make_cell(number, units, dropouts)
+                cell = recurrent.make_cell(number, units // directions, dropouts)
                 x, *final = layers.Recurrence(cell, name=name)(x, mask=mask)
                 states += final
             return [x, *states]

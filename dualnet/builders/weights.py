@@ -146,48 +146,48 @@ def transfer(source: LanguageModel, target: LanguageModel, *, match: str = "ids"
     check_choice("match", match, ("ids", "words"))
     words = source.vocabulary
     there, here = weight_names(source), weight_names(target)
-    both = [name for name in here if name in there]
     by_word: dict[str, np.ndarray] = {}
     shared = 0
     if match == "words":
-        by_word, shared = _matched(source, target, {name: there[name] for name in both})
+        by_word, shared = _matched(source, target)
     elif words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
         received = f"Received: {words!r}, where the target has {target.vocabulary!r}."
         required = f"must have the vocabulary of `target`, since ids mean words. {received}"
         way_out = "Load the corpus of the target with vocabulary=source.vocabulary, or match words."
         raise ArgumentError("source", f"{required} {way_out}")
-    fits = [name for name in both if name in by_word or _shape(there[name]) == _shape(here[name])]
-    if not fits:
+    both = [(name, _shape(there[name]), _shape(here[name])) for name in here if name in there]
+    result = Transfer(
+        taken=tuple(name for name, old, new in both if name in by_word or old == new),
+        other_shape=tuple(item for item in both if item[0] not in by_word and item[1] != item[2]),
+        missing=tuple(name for name in here if name not in there),
+        unused=tuple(name for name in there if name not in here),
+        by_word=tuple(by_word),
+        shared_words=shared,
+    )
+    if not result.taken:
         required = "must have a weight with the name and shape of one in `target`."
-        both_names = f"with {_first_names(there)}, and a target with {_first_names(here)}"
         way_out = " Build the target with layers and sizes of the source."
-        raise ArgumentError("source", f"{required} Received: a source {both_names}.", way_out)
-    for name in fits:
+        received = " ".join(str(result).split())
+        raise ArgumentError("source", f"{required} Received: {received}", way_out)
+    for name in result.taken:
         if name in by_word:
             here[name].assign(by_word[name])
         else:
             copy_weight(there[name], here[name])
     if target.vocabulary is None and source.vocabulary_size == target.vocabulary_size:
         target.vocabulary = words
-    others = [name for name in both if name not in fits]
-    shapes = tuple((name, _shape(there[name]), _shape(here[name])) for name in others)
-    missing = tuple(name for name in here if name not in there)
-    unused = tuple(name for name in there if name not in here)
-    return Transfer(tuple(fits), shapes, missing, unused, tuple(by_word), shared)
+    return result
 
 
-def _matched(
-    source: LanguageModel, target: LanguageModel, weights: Mapping[str, keras.Variable]
-) -> tuple[dict[str, np.ndarray], int]:
+def _matched(source: LanguageModel, target: LanguageModel) -> tuple[dict[str, np.ndarray], int]:
     """Return values for the weights of `target` that have an axis of words, of those of `source`.
 
-    `weights` are those of the source that have the names of weights of the target. Also returns
-    the number of target words that the source has. There are no values for equal vocabularies.
+    Also returns the number of target words that the source has. There are no values for equal
+    vocabularies.
     """
-    pairs = [(source.vocabulary, target.vocabulary)]
-    if (theirs := getattr(source, "source_vocabulary", None)) and target.graph.constants:
-        pairs.append((theirs, getattr(target, "source_vocabulary", None)))
-    places = []  # of each word of the target in the source, below 0 for none
+    names = [name for name in target.tokenisers if name in source.tokenisers]
+    pairs = [(getattr(source, name), getattr(target, name)) for name in names]
+    places = []  # of each word of the target in the source, -1 for none
     for theirs, own in pairs:
         if theirs is None or own is None:
             message = "can be 'words' for models with vocabularies. Received: one without."
@@ -199,18 +199,16 @@ def _matched(
     if any((place < 0).all() for place in places):
         message = "must share a word with `target`. Received: vocabularies without a common one."
         raise ArgumentError("source", message)
+    there, here = weight_names(source), weight_names(target)
     values = {}
     for name, (axis, side) in _word_axes(target).items():
-        if name not in weights or side >= len(places):
-            continue
-        value, place = np.array(keras.ops.convert_to_numpy(weights[name])), places[side]
-        own = weight_names(target)[name]
-        before, after = (np.delete(_shape(weight), axis) for weight in (weights[name], own))
-        if value.ndim == len(own.shape) and (before == after).all():
-            kept = np.take(value, place[place >= 0], axis)
-            mean = kept.mean(axis, keepdims=True, dtype="float64")
-            is_new = np.expand_dims(place < 0, [*range(axis), *range(axis + 1, value.ndim)])
-            values[name] = np.where(is_new, mean, np.take(value, place, axis))
+        if name in there and side < len(places):
+            value, place = keras.ops.convert_to_numpy(there[name]), places[side]
+            shared = np.take(value, place[place >= 0], axis)
+            mean = shared.mean(axis, keepdims=True, dtype="float64")
+            value = np.take(np.concatenate([value, mean], axis), place, axis)  # the last for -1
+            if value.shape == _shape(here[name]):
+                values[name] = value
     return values, int((places[0] >= 0).sum())
 
 
@@ -315,8 +313,3 @@ def copy_weight(source: keras.Variable, target: keras.Variable) -> None:
 
 def _shape(weight: keras.Variable) -> Shape:
     return tuple(int(size) for size in weight.shape)
-
-
-def _first_names(weights: dict[str, keras.Variable]) -> str:
-    shown = [f"{name} {_shape(weight)}" for name, weight in list(weights.items())[:2]]
-    return ", ".join(shown) + (" and others" if len(weights) > len(shown) else "")

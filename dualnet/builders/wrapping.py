@@ -13,7 +13,7 @@ from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import state_inputs
 from dualnet.builders.weights import check_language_model, copy_weight, weight_names
-from dualnet.builders.wrapping_stations import WRAPPERS, Cache, Gate
+from dualnet.builders.wrapping_stations import Cache, Gate
 from dualnet.cards import Arguments, with_members
 from dualnet.layers import MeanOfProbabilities
 
@@ -183,10 +183,8 @@ def ensemble_model(
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, section 4.3
     """
-    for key in arguments:
-        if key not in WRAPPERS:
-            raise TypeError(f"ensemble_model() got an unexpected keyword argument {key!r}")
-    gate, cache = Gate(**Gate.fields_of(arguments)), Cache(**Cache.fields_of(arguments))
+    gate = Gate(**Gate.fields_of(arguments))
+    cache = Cache(**{key: arguments[key] for key in arguments if key not in Gate.names()})
     members = list(members)
     if not members:
         raise ArgumentError("members", "must be a list of at least one model.", members=members)
@@ -200,11 +198,10 @@ def ensemble_model(
         BUILDERS[member["builder"]](**member["arguments"], name=f"member_{number}")
         for number, member in enumerate(used["members"], start=1)
     ]
-    sizes = [model.vocabulary_size for model in models]
-    if len(set(sizes)) > 1:
-        required = "must have one vocabulary."
-        way_out = "Give vocabulary_size, which all of them take."
-        raise ArgumentError("members", f"{required} Received: models of {sizes} words. {way_out}")
+    sizes = sorted({model.vocabulary_size for model in models})
+    if len(sizes) > 1:
+        required = f"must have one vocabulary. Received: models of {sizes} words."
+        raise ArgumentError("members", required, " Give vocabulary_size, which all of them take.")
     padded = [model.padded for model in models]
     if any(padded) and not all(model.can_mask for model in models):
         other = "with one from LanguageModel.from_core or with a cache, which knows no padding."

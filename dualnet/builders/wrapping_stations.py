@@ -1,7 +1,5 @@
 """The stations over a whole model: a gate on its logits, and a cache of its words."""
 
-from typing import Any
-
 import keras
 from keras import ops
 
@@ -126,7 +124,3 @@ class Cache(Station):
         before = state_inputs(cache.state_sizes(hidden.shape[-1]), after=states)
         log_probabilities, *after = cache([tokens, hidden, logits], initial_state=before)
         return log_probabilities, before, after
-
-
-# Arguments of the stations over a whole model, and the values that leave these out.
-WRAPPERS: dict[str, Any] = {**Gate().arguments(), **Cache().arguments()}

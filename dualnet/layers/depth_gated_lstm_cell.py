@@ -44,7 +44,7 @@ class DepthGatedLSTMCell(RecurrentCell):
 
     Args:
         units: int, at least 1. Size of h and c of every layer, or of the last one with
-            `lower_units`; or a list with the sizes of all layers.
+            `lower_units`.
         depth: int, at least 1. Number of layers.
         lower_units: list of int, the sizes of the layers below the last one, or None: `units`.
         peepholes: "full" if P is a matrix, or "diagonal" if it is a vector that multiplies c.
@@ -115,17 +115,13 @@ class DepthGatedLSTMCell(RecurrentCell):
         forget_bias=1.0,
         **kwargs,
     ):
-        units_argument = units
-        if isinstance(units, (list, tuple)) and units and lower_units is None:
-            *lower_units, units = units
         super().__init__(units, **kwargs)
         self.depth = check_count("depth", depth)
         sizes = [self.units] * (depth - 1) if lower_units is None else list(lower_units)
         self.lower_units = None if lower_units is None else sizes
         if len(sizes) != depth - 1:
-            required = f"must be one size, or one for each of the {depth} layers of `depth`."
-            beside = f" With lower_units={sizes}." * isinstance(units_argument, int)
-            raise ArgumentError("units", required, beside, units=units_argument)
+            required = f"must have a size for each of the {depth} layers of `depth` but the last."
+            raise ArgumentError("lower_units", required, lower_units=sizes)
         self.layer_units = [*(check_count("units", size) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
         self.coupled = coupled
