@@ -101,7 +101,6 @@ def test_pairs_may_be_tuples_objects_or_tables():
     expected = read_pairs(objects)
     assert read_pairs([*zip(good, bad)]) == read_pairs(np.array([good, bad]).T) == expected
     assert read_pairs(Frame({"sentence_good": good, "sentence_bad": bad})) == expected
-    assert read_pairs({"ok": good, "no": bad, "x": [1, 2]}, ["ok", "no"]) == expected
     table = {"UID": ["a", "b"], "ok": good, "no": bad}
     assert [pair.uid for pair in read_pairs(table, ("ok", "no"))] == ["a", "b"]
 
@@ -116,15 +115,6 @@ def test_pairs_may_be_tuples_objects_or_tables():
 def test_pairs_that_cannot_be_told_apart_are_refused(pairs, column, message):
     with pytest.raises(ValueError, match=message):
         read_pairs(pairs, column)
-
-
-def test_each_pair_has_its_figures(model):
-    result = dualnet.minimal_pairs(model, [("the cat", "cat the"), ("a", "b")])
-    first, tie = result.rows()
-    good, bad = result.log_probabilities[0]
-    assert first["difference"] == good - bad and first["correct"] == (good > bad)
-    assert (tie["sentence_bad"], tie["difference"], tie["correct"]) == ("b", 0, False)
-    assert repr(result).startswith("MinimalPairs(overall=Accuracy(")
 
 
 # --- punctuation

@@ -216,7 +216,6 @@ def test_the_hash_is_that_of_the_lines(tmp_path):
         ("val.de", None, {}, "the split 'valid', which is valid.en and valid.de, or val.en and"),
         ("", b"", {"target": "fr"}, "`source` and `target` name the sides.*train.de, train.en"),
         ("", b"", {"tokenizer": Vocabulary(("a", "<unk>"))}, "must contain <eos>"),
-        ("", b"", {"files": {"train": "ab"}}, "`files` must map 'train', 'valid' and 'test'"),
         ("train.de", b"\n\n\n\n", {}, "Train must have a pair.*4 with an empty side, 0 of"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import random
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ from dualnet import zoo
 from dualnet.corpora import Vocabulary
 from dualnet.evaluation import perplexities, scoring
 from dualnet.evaluation.mc_dropout import DropoutReader
-from tests.checks import NO_DROPOUT, assert_same, few_elsewhere, nll, once, strong, values
+from tests.checks import NO_DROPOUT, assert_same, few_elsewhere, nll, once, strong
 
 VOCABULARY = Vocabulary(("a", "<unk>", "b", "<eos>", *"cdef"))
 WORDS, EOS = len(VOCABULARY), 3
@@ -241,16 +240,3 @@ def test_temperatures_are_tried_until_two_are_no_better(monkeypatch, plain, best
     assert dualnet.best_temperature(plain, TOKENS) == pytest.approx(best)
     expected = [1 / (factor / 100) for factor in range(106, 78, -2)]
     assert tried == pytest.approx(expected[:num_tried])
-
-
-@once
-@pytest.mark.slow
-def test_a_model_in_a_file_is_evaluated_in_every_way_with_the_weights_that_it_has(model, tmp_path):
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    for settings in ({"by_sentence": True}, {"mc_dropout_samples": 2, "seed": 1}):
-        expected = dualnet.perplexity(model, TOKENS, **settings)
-        assert dualnet.perplexity(loaded, TOKENS, **settings) == pytest.approx(expected, rel=1e-5)
-    for weight, value in zip(loaded.weights, values(loaded)):
-        weight.assign(value * 0.5)
-    assert abs(dualnet.perplexity(loaded, TOKENS, **settings) - expected) > 1e-3

@@ -1,4 +1,4 @@
-"""Texts beyond memory: rows as they come, shards, and work that is resumed."""
+"""Texts beyond memory: rows as they come, shards, parts of Parquet, and work that is resumed."""
 
 import concurrent.futures
 import csv
@@ -17,10 +17,11 @@ import pytest
 
 import dualnet
 from dualnet import _files, scorers
+from dualnet.cli import outputs
 from dualnet.corpora import records
 from dualnet.runs import Run
 from dualnet.text import ByteTokenizer, Vocabulary
-from tests.checks import once, small
+from tests.checks import needed, once, small
 
 LINES = [f"{'word ' * (1 + i * 7 % 5)}{i}\n" for i in range(40)]
 PAIRS = [
@@ -116,7 +117,6 @@ def test_rows_are_those_of_python_whatever_the_format(cli, places, model, tmp_pa
     assert [*table[0]] == ["sentence_id", "perplexity", "tokens", "log_probability"]
     assert [row["tokens"] for row in table] == [str(row["tokens"]) for row in rows]
     printed = cli.json(f"score {places['model']} {places['lines']}")
-    assert [entry["words"] for entry in printed["texts"]] == [row["words"] for row in rows]
     totals = cli.json(f"score {places['model']} {places['lines']} --output {tmp_path}/t.jsonl")
     for name in ("perplexity", "tokens", "bits_per_byte", "perplexity_per_word"):
         assert totals[name] == printed[name]
@@ -141,28 +141,20 @@ def test_blocks_change_no_figure(cli, command, tmp_path, monkeypatch):
             assert same[name] == expected
 
 
-def test_shards_one_after_another_are_the_whole(cli, command, suffix, tmp_path):
-    whole = cli.json(f"{command} --output {tmp_path}/whole.{suffix}")
+@pytest.mark.parametrize("count", [3, 15])  # of more than there are blocks, some are empty
+def test_shards_one_after_another_are_the_whole(cli, command, suffix, tmp_path, count):
+    whole, shards = cli.json(f"{command} --output {tmp_path}/whole.{suffix}"), range(1, count + 1)
     parts = [
-        cli.json(f"{command} --output {tmp_path}/{i}.{suffix} --shard {i}/3") for i in (1, 2, 3)
+        cli.json(f"{command} --output {tmp_path}/{i}.{suffix} --shard {i}/{count}") for i in shards
     ]
-    joined = b"".join((tmp_path / f"{i}.{suffix}").read_bytes() for i in (1, 2, 3))
-    assert joined == (tmp_path / f"whole.{suffix}").read_bytes()
+    written = [(tmp_path / f"{i}.{suffix}").read_bytes() for i in shards]
+    assert b"".join(written) == (tmp_path / f"whole.{suffix}").read_bytes()
+    assert (b"" in written) == (count > 3)
     for name in {"tokens", "texts", "pairs"} & whole.keys():
-        assert sum(part[name] for part in parts) == whole[name] and parts[1][name] > 0
+        assert sum(part[name] for part in parts) == whole[name]
     if "--format" in command:
-        printed = "".join(cli(f"{command} --shard {i}/3") for i in (1, 2, 3))
+        printed = "".join(cli(f"{command} --shard {i}/{count}") for i in shards)
         assert printed == cli(command)
-
-
-@pytest.mark.usefixtures("loaded_once")
-def test_more_shards_than_blocks_leave_some_empty(cli, places, tmp_path):
-    command = FORMATS["surprisal"].format(**places)
-    cli(f"{command} --output {tmp_path}/whole.tsv")
-    for i in range(1, 11):
-        cli(f"{command} --output {tmp_path}/{i}.tsv --shard {i}/10")
-    joined = [(tmp_path / f"{i}.tsv").read_text() for i in range(1, 11)]
-    assert "".join(joined) == (tmp_path / "whole.tsv").read_text() and "" in joined
 
 
 def test_resumed_work_equals_uninterrupted_work(cli, command, suffix, tmp_path, killed):
@@ -323,6 +315,72 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_the_link_to_it(tmp_path):
     _files.write_whole(link, "new")
     assert link.is_symlink() and file.read_text() == "new"
     assert file.stat().st_mode & 0o777 == 0o640
+
+
+# --- Parquet, with pyarrow
+
+SCORES = [name for name in FORMATS if name != "pairs"]
+
+
+@pytest.fixture
+def parquet(monkeypatch):
+    """The reader of Parquet; parts hold two blocks each."""
+    monkeypatch.setattr(outputs, "PART_BLOCKS", 2)
+    [reader] = needed("parquet", "pyarrow.parquet")
+    return reader
+
+
+def parts_of(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.parquet")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SCORES, indirect=True)
+def test_parts_hold_the_rows_of_the_other_formats(cli, command, tmp_path, parquet):
+    totals = cli.json(f"{command} --output {tmp_path}/a.parquet")
+    assert totals == cli.json(f"{command} --output {tmp_path}/a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == [*map(json.loads, lines)]
+    names = sorted(parts_of(tmp_path / "a.parquet"))
+    assert names[:2] == ["part-00000000.parquet", "part-00000002.parquet"] and len(names) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SCORES, indirect=True)
+def test_shards_share_a_folder_that_holds_the_whole(cli, command, tmp_path, parquet):
+    cli(f"{command} --output {tmp_path}/whole.parquet")
+    for i in (3, 1, 2):
+        cli(f"{command} --output {tmp_path}/all.parquet --shard {i}/3")
+    whole, joined = (parquet.read_table(tmp_path / f"{name}.parquet") for name in ("whole", "all"))
+    assert joined.equals(whole)
+    said = cli.refused(f"{command} --output {tmp_path}/all.parquet --shard 1/3")
+    assert "`--output` must be new" in said
+    mixed = f"{command} --output {tmp_path}/mixed.parquet --shard"
+    cli(f"{mixed} 1/2")
+    said = cli.refused(f"{mixed} 2/2 --temperature 2")
+    assert "begun with temperature = None. Received: 2.0" in said
+    (tmp_path / "mine.parquet").mkdir()
+    (tmp_path / "mine.parquet" / "part-1.parquet").touch()
+    assert "must be new" in cli.refused(f"{command} --output {tmp_path}/mine.parquet --resume")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SCORES, indirect=True)
+def test_resumed_parts_equal_uninterrupted_ones(cli, command, tmp_path, parquet, killed):
+    expected = cli.json(f"{command} --output {tmp_path}/whole.parquet")
+    again = f"{command} --output {tmp_path}/out.parquet --resume"
+    killed(4)
+    assert "killed" in cli.refused(again)
+    begun, whole = parts_of(tmp_path / "out.parquet"), parts_of(tmp_path / "whole.parquet")
+    assert [*begun] == ["part-00000000.parquet"] and begun.items() < whole.items()
+    # The part that was not whole begins again.
+    unfinished = tmp_path / "out.parquet" / ".unfinished-part-00000002.parquet"
+    unfinished.write_bytes(b"of a killed process")
+    assert cli.json(again) == expected
+    assert parts_of(tmp_path / "out.parquet") == whole and not unfinished.exists()
+
+
+# --- processes
 
 
 @pytest.mark.slow

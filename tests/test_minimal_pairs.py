@@ -159,4 +159,5 @@ def test_the_command_prints_accuracies(words, saved, tmp_path, cli):
     assert head.split("\t") == [*result.rows()[0]] and len(rows) == 5
     assert rows[2].split("\t")[1] == "repeated"
     printed = cli.json(f"{command} --format pairs")
+    assert all(row["correct"] == (row["difference"] > 0) for row in printed)
     assert printed[0]["log_probability_good"] == result.log_probabilities[0, 0]

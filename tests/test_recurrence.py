@@ -29,6 +29,7 @@ from tests.checks import (
     randomise,
     reference_step,
 )
+from tests.own_parts import DiagonalCell
 
 BATCH, TIME, FEATURES, UNITS = 2, 5, 3, 4
 
@@ -95,6 +96,7 @@ def test_a_model_of_ones_own_is_exported_without_gradients(rng, tmp_path):
 
 ALL_DROPPED = {"input_dropout": 0.4, "recurrent_dropout": 0.4, "weight_dropout": 0.4}
 PLAIN_LOOP = CELLS | {
+    "of one's own": (DiagonalCell, {}),
     "low_rank": (
         MogrifierLSTMCell,
         {"rounds": 3, "rank": 2, **ALL_DROPPED, "mogrifier_dropout": 0.3},

@@ -7,7 +7,6 @@ import pytest
 
 import dualnet
 from dualnet import requests
-from dualnet._fields import Settings, choice, count, field
 from dualnet.requests import (
     Drawing,
     DynamicEvaluating,
@@ -25,73 +24,21 @@ from tests.checks import once
 pytestmark = once
 
 
-class Layer(Settings):
-    """A layer."""
-
-    units: int = 8
-    """int, at least 1. Size
-    of the output."""
-
-    kind: str = choice("dense", ["dense", "sparse"])
-    """Name of the layer."""
-
-    input_dropout: float = field(0.0, group="regularisation")
-    """On the inputs."""
-
-    shared: bool = field(False, group="regularisation")
-    """Whether weights are shared."""
-
-    limit: float | None = field(None, group="regularisation")
-    """Largest value; None for none."""
-
-    def check(self):
-        if self.shared and self.limit:
-            raise dualnet.ArgumentError("limit", "must be None for shared weights.")
-
-
-class WideLayer(Layer):
-    """A layer of a class of its own."""
-
-    units: int = 8
-    """Number of columns."""
-
-    columns: list[str] = field([])
-    """Names of the columns."""
-
-    depth: int = count(1)
-    """Of the stack."""
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"units": 0}, "`units` must be an integer of at least 1. Received: units=0."),
-        ({"kind": "spars"}, "`kind` must be one of .* Did you mean 'sparse'?"),
-        ({"input_dropout": 1.0}, "`input_dropout` must be .* below 1 .the fraction to drop"),
-        ({"shared": 1}, "`shared` must be a truth value"),
-        ({"limit": -1.0}, "`limit` must be a finite number of at least 0"),
-        ({"shared": True, "limit": 2.0}, "`limit` must be None for shared weights"),
-        ({"unit": 3}, "`unit` must be one of units, kind.* Did you mean 'units'?"),
+        ({"batch_size": 0}, "`batch_size` must be an integer of at least 1. Received: ba"),
+        ({"optimizer": "adma"}, "`optimizer` must be one of .* Did you mean 'adam'"),
+        ({"beta_1": 1.0}, "`beta_1` must be .* below 1"),
+        ({"partial_shuffle": 1}, "`partial_shuffle` must be a truth value"),
+        ({"clipnorm": -1.0}, "`clipnorm` must be a finite number of at least 0"),
+        ({"batchsize": 3}, "`batchsize` must be one of optimizer, .* Did you mean 'batch_size'"),
     ],
 )
 def test_a_value_is_refused_by_the_name_of_its_field(settings, message):
     with pytest.raises(dualnet.ArgumentError, match=message) as refused:
-        Layer.of(settings)
+        Recipe.of(settings)
     assert refused.value.argument in settings
-
-
-def test_fields_are_documented_in_groups_and_a_subclass_adds_to_them():
-    assert Layer.groups() == {
-        "": {"units": "int, at least 1. Size of the output.", "kind": "Name of the layer."},
-        "regularisation": {
-            "input_dropout": "On the inputs.",
-            "shared": "Whether weights are shared.",
-            "limit": "Largest value; None for none.",
-        },
-    }
-    documented = WideLayer.documentation()
-    assert documented["units"] == "Number of columns." and documented["kind"].startswith("Name")
-    assert WideLayer().columns == [] and WideLayer(depth=2).changed() == {"depth": 2}
 
 
 @pytest.mark.parametrize(

@@ -391,9 +391,6 @@ def test_a_model_learns_from_each_best_hypothesis_by_the_rules_of_dynamic_evalua
 def test_weights_that_are_added_count_in_the_scores_of_the_next_lists(model):
     settings = {"rule": "sgd", "learning_rate": 2.0}
     found = rescore({"lm": model}, LISTS, adapt=True, adapt_weights=ADDED, **settings)
-    static = column(rescore({"lm": model}, LISTS), "lm")
-    np.testing.assert_allclose(static[:4], column(found[:1], "lm"), rtol=1e-4)
-    assert not np.allclose(static[4:], column(found[1:], "lm"), rtol=1e-3)
     best = VOCABULARY.encode("".join(f"{nbest.best.text}\n" for nbest in found))
     dynamic = dualnet.dynamic_evaluation(model, best, by_sentence=True, adapt=ADDED, **settings)
     losses = dynamic.segment_losses * dynamic.segment_lengths

@@ -321,13 +321,6 @@ def test_a_file_that_is_no_tokenizer_is_refused(tmp_path):
 
 
 def test_what_the_library_cannot_do_is_told_in_one_sentence():
-    data = json.loads(TOKENIZERS["word-piece"].json)
-    del data["model"]["vocab"]["<unk>"]
-    data["added_tokens"] = []
-    data["model"]["vocab"] = {unit: i for i, unit in enumerate(data["model"]["vocab"])}
-    tokenizer = LibraryTokenizer(json.dumps(data))
-    with pytest.raises(ValueError, match="that the tokeniser can read. Received: .*UNK"):
-        tokenizer.encode("the 犬")
     with pytest.raises(ValueError, match="The text and the size must fit. Received: The vocab"):
         train_tokenizer(["abcdefghij"], "unigram", size=5)
 
@@ -384,15 +377,6 @@ def test_a_file_loses_nothing_if_it_is_of_a_kind_that_spells_every_text(kind, ed
         for text in texts:
             ids = tokenizer.encode(text)
             assert tokenizer.unk_id in ids or tokenizer.decode(ids) == text
-
-
-def test_units_that_share_an_id_are_refused():
-    def repeat(data):
-        units = data["model"]["vocab"]
-        units[[*units][-1]] = units[[*units][-2]]
-
-    with pytest.raises(ValueError, match="`tokenizer` must give each token an id of its own"):
-        edited(BPE, repeat)
 
 
 def test_truncation_and_padding_are_not_in_use_and_not_saved(tmp_path):
@@ -469,7 +453,5 @@ def test_a_split_of_blank_lines_is_named(tmp_path):
 
 def test_bad_fractions_are_refused(tmp_path):
     (tmp_path / "a.txt").write_text("a\n" * 9)
-    with pytest.raises(ValueError, match="three numbers above 0"):
-        corpora.load(tmp_path / "a.txt", fractions=(1, 0, 1))
     with pytest.raises(ValueError, match="`fractions` must leave text in each split"):
         corpora.load(tmp_path / "a.txt", fractions=(1000, 1, 1))

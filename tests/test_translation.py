@@ -132,18 +132,6 @@ def test_a_run_goes_on_with_its_pairs_and_its_tokenisers_alone(numbers, run, tmp
     assert not (tmp_path / "RUN").exists()
 
 
-def test_each_side_may_have_a_tokeniser_of_its_own(numbers, tmp_path):
-    whole = corpora.load_pairs("numbers", joint=False)
-    splits = {split: first(whole.split(split), 20) for split in corpora.SPLITS}
-    corpus = dataclasses.replace(whole, **splits)
-    trained = dualnet.train("encdec", corpus, output=tmp_path / "RUN", **{**QUICK, "epochs": 1})
-    again = dualnet.load(trained.folder)
-    assert (len(again.source_vocabulary), len(again.vocabulary)) == (12, 32)
-    assert dualnet.translate(again, "1 2", beam=1) == dualnet.translate(
-        trained.model, "1 2", beam=1
-    )
-
-
 # --- translating
 
 

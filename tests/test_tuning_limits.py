@@ -222,9 +222,6 @@ def test_each_trial_that_ends_is_told_once_unless_quiet(capsys):
     (line,) = capsys.readouterr().err.splitlines()
     result = "trial 3 has validation perplexity 8.25 (2.126 bits per byte)."
     assert line.startswith(f"{result}  2 completed, 1 running, 1 failed, best 8.25 (trial 3)")
-    Display([], show=True).update(made_up())
-    shown = capsys.readouterr().err
-    assert ", pruned." in shown and "trial 1 failed: `batch` must fit." in shown
     display = Display([], show=False)
     display.update(made_up())
     display.say("Here.")

@@ -361,13 +361,10 @@ def test_another_cell_or_initializer_drops_the_arguments_of_the_cards():
     ("overrides", "message"),
     [
         ({"unit": 3}, "`unit` must be an argument.*unit=3. Did you mean 'units'.$"),
-        ({"zzz": 3}, "zzz=3. help.dualnet.builders.language_model. lists them"),
-        ({"connection": "duel"}, "Did you mean 'dual'"),
         ({"dual_units": 3, "units": 4}, "`dual_units` must equal `embedding_units`, 4"),
         ({"recurrent_units": [3], "units": 4}, "one for each of the rec.*recurrent_layers=2"),
         ({"name": "dual-lstm"}, "Did you mean one of.*'dual_lstm'"),
         ({"name": "mdlstm_plus", "corpus": "wikitext-2"}, r"`corpus` must be one of \['ptb'\]"),
-        ({"name": "lstm", "dual_units": 4}, "`dual_units` needs connection='dual'"),
         ({"name": "lstm", "embedding_units": 3, "recurrent_units": [4]},
          "`recurrent_units` must end with `embedding_units`"),
     ],
