@@ -1,14 +1,21 @@
 """dualnet: recurrent language models in Keras 3. Modules are loaded when they are used."""
 
-import importlib
+import importlib.util
 import logging
 import os
+import sys
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualnet import extras as extras  # adds its formats to `export`
 
 # TensorFlow reads this when it is imported. By default it leaves oneDNN's matrix products off on
 # processors without AVX-512, where they are faster, too.
+_processor = Path("/proc/cpuinfo")
+_is_late = "tensorflow" in sys.modules and "TF_ENABLE_ONEDNN_OPTS" not in os.environ
+if _is_late and _processor.is_file() and "avx512f" not in _processor.read_text("utf-8"):
+    warnings.warn("TensorFlow is slower here if dualnet is imported after it.", stacklevel=2)
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # What fails raises an exception, so that even its errors may be hidden.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -18,11 +25,18 @@ logging.getLogger("tensorflow").addFilter(
 )
 
 if TYPE_CHECKING:
+    from dualnet import adaptation as adaptation
     from dualnet import analysis as analysis
     from dualnet import corpora as corpora
+    from dualnet import evaluation as evaluation
+    from dualnet import generation as generation
     from dualnet import layers as layers
     from dualnet import lm_eval as lm_eval
     from dualnet import ray as ray
+    from dualnet import runs as runs
+    from dualnet import serving as serving
+    from dualnet import text as text
+    from dualnet import training as training
     from dualnet import tuning as tuning
     from dualnet import zoo as zoo
     from dualnet._checks import ArgumentError as ArgumentError
@@ -78,7 +92,7 @@ __all__ = [*_MODULES, *_FUNCTIONS]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         return getattr(importlib.import_module(f"dualnet.{_FUNCTIONS[name]}"), name)
-    if name in _MODULES or name in ("lm_eval", "ray"):  # of extras, so `*` leaves them out
+    if not name.startswith("_") and importlib.util.find_spec(f"dualnet.{name}"):
         return importlib.import_module(f"dualnet.{name}")
     raise AttributeError(f"module 'dualnet' has no attribute {name!r}")
 

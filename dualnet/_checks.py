@@ -2,16 +2,21 @@
 
 import contextlib
 import difflib
+import functools
 import math
 import numbers
 import os
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from importlib import resources
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
+LONG = 200  # characters of a value in an error
+CLOSE = 0.65  # of two names, by difflib: "unts" and "units" have 0.89, "seed" and "tied" 0.5
 StrPath = str | os.PathLike[str]
 T = TypeVar("T")
 
@@ -38,10 +43,20 @@ class ArgumentError(ValueError):
     ) -> None:
         text = argument if message is None else f"`{argument}` {message}"
         if received:
-            values = ", ".join(f"{name}={value!r}" for name, value in received.items())
+            values = ", ".join(f"{name}={shown(value)}" for name, value in received.items())
             text += f" Received: {values}."
+        text = re.sub(rf"(\S{{{LONG}}})\S+", r"\1…", text)  # of a name or a path
         super().__init__(text + way_out)
         self.argument = "" if message is None else argument
+
+
+def shown(value: object) -> str:
+    """Return a value as an error shows it: on one line, and not the whole of a long one."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # of an integer of more than 4,300 digits
+        text = f"a number of type {type(value).__name__}"
+    return text if len(text) <= LONG else f"{text[: LONG // 2]}… ({len(text)} characters)"
 
 
 def check_count(name: str, value: object, *, least: int = 1) -> int:
@@ -58,9 +73,13 @@ def number_check(requirement: str, fits: Callable[[float], bool]) -> Callable[[s
     """
 
     def check(name: str, value: object) -> float:
-        if not is_number(value) or not fits(value):
+        try:
+            number = float(value) if is_number(value) else math.nan
+        except OverflowError:
+            number = math.inf
+        if not fits(number):
             raise ArgumentError(name, f"must be {requirement}.", **{name: value})
-        return float(value)
+        return number
 
     return check
 
@@ -113,13 +132,25 @@ def as_texts(value: str | Iterable[str]) -> list[str]:
 def did_you_mean(value: object, choices: Iterable[str], *, most: int = 1) -> str:
     """Return ` Did you mean 'x'?` for the choice nearest to `value`, or an empty string.
 
+    What other libraries call a choice, see synonyms.toml, comes before what looks like one.
+
     With `most` above 1, up to so many are named: ` Did you mean one of ['x', 'y']?`.
     """
     choices = list(choices)
+    same = [name for name in _synonyms().get(str(value), ()) if name in choices]
     longer = [choice for choice in choices if str(value) and choice.startswith(f"{value}_")]
-    near = longer[:most] or difflib.get_close_matches(str(value), choices, n=most, cutoff=0.5)
+    near = same[:most] or longer[:most]
+    near = near or difflib.get_close_matches(str(value), choices, n=most, cutoff=CLOSE)
     named = f"one of {near}" if most > 1 else "".join(map(repr, near))
     return f" Did you mean {named}?" if near else ""
+
+
+@functools.cache
+def _synonyms() -> dict[str, list[str]]:
+    """Return what the names of other libraries are called here."""
+    file = resources.files("dualnet") / "synonyms.toml"
+    libraries = tomllib.loads(file.read_text("utf-8")).values()
+    return {name: ours for names in libraries for name, ours in names.items()}
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -4,7 +4,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from dualnet._checks import ArgumentError, as_texts, did_you_mean, extra
+from dualnet._checks import ArgumentError, as_texts, did_you_mean, extra, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -61,7 +61,7 @@ def texts_of(
     texts = []
     for row, text in enumerate(value, 1):
         if not isinstance(text, str):
-            received = f"Received: {text!r} of type {type(text).__name__} as text {row}."
+            received = f"Received: {shown(text)} of type {type(text).__name__} as text {row}."
             raise ArgumentError(name, f"must be a string or a sequence of strings. {received}")
         texts.append(str(text))
     return Texts(texts, labels_of(value), is_one=False)

@@ -321,7 +321,8 @@ class Surprising(Scoring, AdaptingTexts):
     """How the surprisal of texts is computed."""
 
     entropy: bool = False
-    """bool. Add the entropy, in bits, of the distribution that each token was predicted from."""
+    """bool. Add the entropy, in bits, of the distribution that each token, or the first token of a
+    word, was predicted from."""
 
     words: bool = False
     """bool. Make a record for each word, shown as the text has it, instead of each token."""

@@ -8,6 +8,7 @@ corpus has a part of its lines here: what the pages say is tried, not how well t
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,16 @@ def test_the_commands_of_a_page_are_known(page):
                 name = command_of(words)
                 _, rest = parser_of(name).parse_known_intermixed_args(words[len(name.split()) :])
                 assert not rest
+
+
+def test_the_page_for_other_libraries_has_the_names_that_errors_suggest():
+    page = (ROOT / "docs" / "coming_from.md").read_text("utf-8")
+    libraries = tomllib.loads((ROOT / "dualnet" / "synonyms.toml").read_text("utf-8"))
+    for library, names in libraries.items():
+        rows = [
+            f"| `{name}` | {', '.join(map('`{}`'.format, ours))} |" for name, ours in names.items()
+        ]
+        assert "\n".join([f"### {library}\n\n| there | here |\n|---|---|", *rows]) + "\n" in page
 
 
 def test_the_readme_is_short_and_counts_the_cards():

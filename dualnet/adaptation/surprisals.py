@@ -43,10 +43,11 @@ def surprisal(
 
     The words are what white space separates, and each `<eos>`. A token belongs to the word of
     its first character that is no white space; one of white space alone to the word after it,
-    at the end of the text to the last word. Surprisal and entropy of a word are the sums over
-    its tokens. Should a token reach into the next word, and leave that without a token of its
-    own, the two are one record. With `split_punctuation`, the punctuation marks at the beginning
-    and at the end of a word are words of their own.
+    at the end of the text to the last word. The surprisal of a word is the sum over its tokens;
+    its entropy is that before its first token, so that it depends on the context alone. Should a
+    token reach into the next word, and leave that without a token of its own, the two are one
+    record. With `split_punctuation`, the punctuation marks at the beginning and at the end of a
+    word are words of their own.
 
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
@@ -135,7 +136,9 @@ def surprisals(
             streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
             values = read_in_turn(streams) if request.adapt else read(streams)
             for sentence_id, (unit, of_tokens) in enumerate(zip(units, values), start=first):
-                columns = [unit.sums(column).tolist() for column in of_tokens.T / math.log(2)]
+                losses, *entropies = of_tokens.T / math.log(2)
+                columns = [unit.sums(losses).tolist()]
+                columns += [entropy[unit.starts].tolist() for entropy in entropies]
                 rows = [
                     {"sentence_id": sentence_id, "token_id": token_id, "token": token,
                      **dict(zip(("surprisal", "entropy"), numbers))}

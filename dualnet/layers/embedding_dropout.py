@@ -44,12 +44,12 @@ class EmbeddingDropout(SeededDropout):
     masked_input = 1
 
     def __init__(self, rate, *, vocabulary_size, per_row=False, seed=None, **kwargs):
-        super().__init__(rate, seed=seed, **kwargs)
+        super().__init__(rate, seed=seed, autocast=False, **kwargs)  # bfloat16 would change ids
         self.vocabulary_size = check_count("vocabulary_size", vocabulary_size)
         self.per_row = per_row
 
     def call(self, inputs, training=False):
-        tokens, embedded = inputs
+        tokens, embedded = ops.cast(inputs[0], "int32"), ops.cast(inputs[1], self.compute_dtype)
         if not training or self.rate == 0:
             return embedded
         rows = ops.shape(tokens)[0] if self.per_row else 1

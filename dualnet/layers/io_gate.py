@@ -90,7 +90,7 @@ class IOGate(FeatureGate):
             hidden: `(..., hidden_units)` with `use_hidden`, else None.
             training: bool. Whether dropout is active.
         """
-        embedded = ops.take(self.embeddings, ops.maximum(tokens, 0), axis=0)
+        embedded = ops.take(self.embeddings, ops.maximum(ops.cast(tokens, "int32"), 0), axis=0)
         features = self.step_dropout(ops.cast(embedded, self.compute_dtype), training=training)
         if hidden is not None:
             features = ops.concatenate([ops.cast(hidden, self.compute_dtype), features], axis=-1)

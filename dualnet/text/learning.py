@@ -99,7 +99,8 @@ def train_tokenizer(
         tokenizer.normalizer = normalizers.Lowercase()  # so that the file says it
     counts: Counter[str] = Counter()  # of characters
     # In a corpus, the ends of documents are marked by half of a surrogate pair.
-    ends = [END, *["\n"] * (documents == "line"), *special]
+    spelt = [text.lower() if lowercase else text for text in special]
+    ends = [END, *["\n"] * (documents == "line"), *spelt]
     split = re.compile("|".join(map(re.escape, ends))).split
 
     def pieces() -> Iterator[str]:
@@ -114,7 +115,7 @@ def train_tokenizer(
     if kind == "word-piece" and tokenizer.get_vocab_size() > learnt:  # characters alone
         tokens = _commonest(tokenizer.get_vocab(), counts, learnt)
         tokenizer.model = models.WordPiece(tokens, unk_token=UNK)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in special])
+    tokenizer.add_tokens([AddedToken(text, normalized=lowercase) for text in special])
     return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
 
 

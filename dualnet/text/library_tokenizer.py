@@ -59,9 +59,12 @@ class LibraryTokenizer(Tokenizer):
         has_end = any(tokenizer.token_to_id(name) is not None for name in END_NAMES)
         if not has_end:
             tokenizer.add_special_tokens([EOS])
-        if not has_end or tokenizer.truncation or tokenizer.padding:
+        draws = getattr(tokenizer.model, "dropout", None) is not None
+        if not has_end or tokenizer.truncation or tokenizer.padding or draws:
             tokenizer.no_truncation()  # `json` is what is in use
             tokenizer.no_padding()
+            if draws:  # one text would have other ids each time
+                tokenizer.model.dropout = None
             object.__setattr__(self, "json", tokenizer.to_str())
         size, ids = tokenizer.get_vocab_size(), sorted(tokenizer.get_vocab().values())
         if ids != [*range(size)]:
@@ -203,6 +206,11 @@ class LibraryTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become the replacement character."""
         ids = self._checked(ids)
+        if self._writes_bytes and (self._data["decoder"] or {}).get("type") == "ByteLevel":
+            # The library would read the letters of an added token as bytes, too.
+            end = ENDS[self.documents].encode()
+            spelt = (end if i == self.eos_id else self._spelt[i] for i in ids)
+            return b"".join(spelt).decode(errors="replace")
         if not self.loses and self.unk_id not in ids:
             return super().decode(ids)
         texts = self._library.decode_batch(self._documents(ids), skip_special_tokens=False)

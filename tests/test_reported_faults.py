@@ -1,0 +1,143 @@
+"""Faults that others reported, or attacks found, each with its right value."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dualnet
+from dualnet import zoo
+from dualnet._checks import ArgumentError
+from dualnet.layers import EmbeddingDropout, IOGate, MeanOfProbabilities, NeuralCache
+from dualnet.text import load_tokenizer, train_tokenizer
+
+GUIDES = Path(__file__).parents[1] / "docs" / "guides"
+
+# --- text
+
+
+@pytest.mark.parametrize("special", [["<unk>", "naïve", "café"], ["naïve"], ["läuft", "<unk>"]])
+def test_special_strings_beyond_ascii_are_given_back(special):
+    text = "naïve <unk> café läuft\nä"
+    tokenizer = train_tokenizer([text] * 3, "bpe", size=300, special=special)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word-piece", "characters"])
+def test_a_special_string_with_capitals_is_found_in_lower_cased_text(kind):
+    size = {"characters": None, "bpe": 270}.get(kind, 30)
+    texts = ["Hello <NAME> hello NAME"] * 5
+    tokenizer = train_tokenizer(texts, kind, size=size, lowercase=True, special=["<NAME>"])
+    assert tokenizer.encode("Hello <NAME>")[-1] == tokenizer.id("<NAME>")
+
+
+def test_a_tokeniser_with_dropout_encodes_a_text_in_one_way(tmp_path):
+    train_tokenizer(["the cat sat on the mat"] * 5, "bpe", size=290).save(tmp_path / "t.json")
+    data = json.loads((tmp_path / "t.json").read_text())
+    data["model"]["dropout"] = 0.5
+    (tmp_path / "t.json").write_text(json.dumps(data))
+    tokenizer = load_tokenizer(tmp_path / "t.json")
+    assert len({tuple(tokenizer.encode("the cat sat on the mat")) for _ in range(20)}) == 1
+
+
+# --- surprisal
+
+
+@pytest.mark.slow
+def test_the_entropy_at_a_word_does_not_depend_on_the_word():
+    model = dualnet.load("dual_lstm.wikitext-2")
+    texts = [f"He opened the door with a {word}" for word in ("key", "thermometer", "zxqv")]
+    rows = dualnet.surprisal(model, texts, words=True, entropy=True)
+    tokens = dualnet.surprisal(model, texts[0], entropy=True)
+    entropies = [row["entropy"] for row in rows if row["token_id"] == 7]
+    np.testing.assert_allclose(entropies, tokens[-1]["entropy"], rtol=1e-4)
+
+
+# --- arguments
+
+
+SAME = {
+    "hidden_size": "units", "nhid": "units", "tie_weights": "tied", "mogrifier_rounds": "rounds",
+    "embedding_dim": "embedding_units", "dropout": "output_dropout", "wdrop": "weight_dropout",
+    "num_layers": "recurrent_layers", "vocab_size": "vocabulary_size", "unts": "units",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*SAME, "seed", "bidirectional"])
+def test_names_of_other_libraries_lead_to_ours_and_unlike_names_to_none(name):
+    with pytest.raises(ArgumentError) as error:
+        zoo.build("dual_mdlstm", vocabulary_size=9, **{name: 2})
+    [*suggested] = re.findall("Did you mean '(.*)'", str(error.value))
+    assert suggested == ([SAME[name]] if name in SAME else [])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"units": "x" * 100_000}, {"x" * 100_000: 1}, {"output_dropout": 10**400},
+        {"output_dropout": 10**5000}, {"cell": "x" * 100_000},
+    ],
+    ids=["value", "name", "large number", "larger number", "choice"],
+)  # fmt: skip
+def test_errors_show_the_beginning_of_what_is_long(settings):
+    with pytest.raises(ArgumentError) as error:
+        zoo.build("lstm", vocabulary_size=9, **settings)
+    assert len(str(error.value)) < 1000
+
+
+# --- layers and modules
+
+
+def test_layers_of_several_inputs_take_a_tuple_and_tokens_as_floats():
+    tokens, vectors = np.array([[3.0, 1.0]]), np.ones((1, 2, 4), "float32")
+    assert MeanOfProbabilities()((vectors, vectors)).shape == (1, 2, 4)
+    assert IOGate(4)((tokens, vectors)).shape == (1, 2, 4)
+    assert NeuralCache(4)((tokens, vectors, vectors))[0].shape == (1, 2, 4)
+
+
+def test_dropout_of_words_reads_float_ids_exactly_in_half_precision():
+    ids, vectors = np.arange(300, 340)[None], np.ones((1, 40, 1), "float32")
+    layers = [
+        EmbeddingDropout(0.5, vocabulary_size=400, seed=1, dtype="mixed_bfloat16") for _ in "ab"
+    ]
+    of_ints, of_floats = (
+        np.array(layer([tokens, vectors], training=True), "float32")
+        for layer, tokens in zip(layers, (ids, ids.astype("float32")))
+    )
+    np.testing.assert_array_equal(of_floats, of_ints)
+
+
+def test_modules_that_the_pages_name_are_there_after_the_import_alone():
+    names = "training.epoch_seconds, dualnet.serving.why_no_text, dualnet.adaptation.RULES"
+    subprocess.run([sys.executable, "-c", f"import dualnet; dualnet.{names}"], check=True)
+
+
+# --- pages
+
+
+@pytest.mark.slow
+def test_no_update_is_lost_by_the_client_of_the_guide_in_threads(tmp_path, monkeypatch):
+    page = (GUIDES / "personalisation.md").read_text()
+    [code] = [
+        code
+        for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+        if "sqlite3" in code
+    ]
+    monkeypatch.chdir(tmp_path)
+    model = dualnet.load("dual_lstm.wikitext-2")
+    dualnet.export(model, "models/readers/1", learn="output_bias", learning_rate=1)
+    names = {}
+    exec(code, names)
+    text = "The ship was built in 1904. The ship sank in the storm of 1911."
+    threads = [threading.Thread(target=names["read"], args=("first", text)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    in_turn = [names["read"]("second", text) for _ in range(9)]
+    assert names["read"]("first", text) == pytest.approx(in_turn[-1], rel=1e-4)
