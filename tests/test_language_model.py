@@ -197,18 +197,12 @@ BAD_TARGETS = {
 
 
 @pytest.mark.parametrize("message", BAD_TARGETS)
-@pytest.mark.parametrize(
-    ("method", "settings"),
-    [("fit", {"batch_size": 4}), ("evaluate", None), ("train_on_batch", {})],
-)
-def test_targets_that_are_no_ids_of_the_tokens_are_refused(method, settings, message):
+@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
+def test_targets_that_are_no_ids_of_the_tokens_are_refused(method, message):
     model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
     compiled(model)
-    data = (x, np.array(BAD_TARGETS[message]))
-    data = (iter([data]),) if settings is None else data  # a generator has targets of its own
-    with pytest.raises(dualnet.ArgumentError, match=re.escape(message)) as error:
-        getattr(model, method)(*data, **(settings or {}))
-    assert str(error.value).startswith("`y` must hold")
+    with pytest.raises(dualnet.ArgumentError, match=f"`y` must hold.*{re.escape(message)}"):
+        getattr(model, method)(x, np.array(BAD_TARGETS[message]))
 
 
 KINDS = {

@@ -46,11 +46,6 @@ def test_rows_go_beside_the_columns_of_a_batch(path):
     [row] = Scorer(path / "model.keras", format="pairs")(pairs).to_pylist()
     [expected] = dualnet.minimal_pairs(model, [("a cat", "b")]).rows()
     assert row == {"item": 3, **{name: expected[name] for name in expected if name in row}}
-    batch["image"] = np.arange(8).reshape(2, 2, 2)
-    rows = Scorer(path / "model.keras")(batch).to_pylist()
-    assert [row["image"] for row in rows] == batch["image"].tolist()
-    with pytest.raises(ValueError, match="`column` must be one of .* Did you mean 'text'"):
-        Scorer(path / "model.keras", column="texts")(batch)
 
 
 def test_two_workers_of_which_one_is_killed_give_every_row_once_in_order(path, cli, tmp_path):

@@ -63,8 +63,7 @@ def test_the_entropy_at_a_word_does_not_depend_on_the_word():
 
 SAME = {
     "hidden_size": "units", "nhid": "units", "tie_weights": "tied", "mogrifier_rounds": "rounds",
-    "embedding_dim": "embedding_units", "dropout": "output_dropout", "wdrop": "weight_dropout",
-    "num_layers": "recurrent_layers", "vocab_size": "vocabulary_size", "unts": "units",
+    "embedding_dim": "embedding_units", "dropout": "output_dropout", "unts": "units",
 }  # fmt: skip
 
 
@@ -80,9 +79,9 @@ def test_names_of_other_libraries_lead_to_ours_and_unlike_names_to_none(name):
     "settings",
     [
         {"units": "x" * 100_000}, {"x" * 100_000: 1}, {"output_dropout": 10**400},
-        {"output_dropout": 10**5000}, {"cell": "x" * 100_000},
+        {"cell": "x" * 100_000},
     ],
-    ids=["value", "name", "large number", "larger number", "choice"],
+    ids=["value", "name", "large number", "choice"],
 )  # fmt: skip
 def test_errors_show_the_beginning_of_what_is_long(settings):
     with pytest.raises(ArgumentError) as error:

@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import functools
-import inspect
 import itertools
 import json
 import os
@@ -572,7 +571,6 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, name, limit, p
 
 
 # Takes a text for a model, as `stub_write` does.
-UNCHECKED_EXPORT = inspect.unwrap(dualnet.export)
 
 
 def stub_write(monkeypatch, before=lambda: None):
@@ -594,11 +592,11 @@ def test_of_two_simultaneous_exports_the_first_wins_and_the_other_says_so(monkey
         (unfinished,) = (path for path in directory.parent.iterdir() if path != directory)
         assert unfinished.name.startswith(".")  # so that no server takes it for a version
         stub_write(monkeypatch)
-        UNCHECKED_EXPORT("the other", directory)
+        dualnet.export("the other", directory)
 
     stub_write(monkeypatch, export_another)
     with pytest.raises(FileExistsError, match="`path` must be new or empty"):
-        UNCHECKED_EXPORT("this one", directory)
+        dualnet.export("this one", directory)
     assert (directory / "saved_model.pb").read_text() == "the other"
     assert list(directory.parent.iterdir()) == [directory]
 
@@ -657,12 +655,12 @@ def test_an_export_removes_what_killed_ones_left_but_none_under_way(monkeypatch,
     command = [sys.executable, "-c", holds, under_way / LOCK]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
-        UNCHECKED_EXPORT("a model", model)
+        dualnet.export("a model", model)
         assert set(tmp_path.iterdir()) == {model, under_way, of_other_path}
         other.kill()
-    UNCHECKED_EXPORT("a model", tmp_path / "models")
+    dualnet.export("a model", tmp_path / "models")
     shutil.rmtree(model)
-    UNCHECKED_EXPORT("a model", model)
+    dualnet.export("a model", model)
     assert set(tmp_path.iterdir()) == {model, tmp_path / "models"}
 
 
@@ -911,7 +909,7 @@ def test_a_format_has_its_suffix(tmp_path):
     (tmp_path / "folder.onnx").mkdir()
     for path in ("a.tflite", "folder.onnx"):
         with pytest.raises(ValueError, match="`path` must be a file that ends in '.onnx'"):
-            UNCHECKED_EXPORT("a model", tmp_path / path, format="onnx")
+            dualnet.export("a model", tmp_path / path, format="onnx")
 
 
 def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch, tmp_path):
@@ -919,9 +917,9 @@ def test_a_path_that_cannot_be_written_to_is_refused_before_the_work(monkeypatch
     file = tmp_path / "file"
     file.write_text("untouched")
     with pytest.raises(FileExistsError, match="`path` must be new or empty.*which is a file"):
-        UNCHECKED_EXPORT("a model", file)
+        dualnet.export("a model", file)
     with pytest.raises(
         OSError, match=r"`path` must be a place where files can be written\..*/file"
     ):
-        UNCHECKED_EXPORT("a model", file / "model")
+        dualnet.export("a model", file / "model")
     assert list(tmp_path.iterdir()) == [file] and file.read_text() == "untouched"

@@ -110,7 +110,6 @@ def test_a_translator_has_its_count_and_a_recipe_for_multi30k(name):
     with without_memory():
         counts = [count_of(name), count_of(name, corpus="multi30k")]
     assert counts == [card.parameters for card in cards]
-    assert cards[0].published["bleu"][1] > 20
     settings, recipe = split_overrides(zoo.card(name, "multi30k"), {})
     epochs = 20 if name.startswith("encdec") else 12
     assert (recipe.batching, recipe.epochs, settings["vocabulary_size"]) == ("pairs", epochs, 4_000)
@@ -122,7 +121,6 @@ def test_the_depth_of_a_translator_is_one_argument(name):
     expected = zoo.card(name).parameters - (10_000 - 9) * 601 + 2 * FURTHER_LAYER[name]
     with without_memory():
         assert count_of(name, depth=5, vocabulary_size=9) == expected
-    assert [row["settings"] for row in zoo.card(name).also_published] == ["depth = 5", "depth = 10"]
 
 
 @pytest.mark.parametrize(("corpus", "name"), ROWS)
@@ -138,14 +136,6 @@ def test_a_card_says_what_is_printed_and_what_is_ours_and_its_recipe_can_be_used
     elif card.printed:
         assert card.printed == PRINTED.get((name, corpus), f"{count / 1e6:.0f}M")
     assert card.lowercase == (corpus == "wikitext-2" and name in LOWERCASE)
-    kinds = {"static", "finetuned", "refinetuned", "samples", "cache", "dynamic"}
-    assert {*card.published} <= kinds
-    for result in card.also_published:
-        results = {key for key, value in result.items() if isinstance(value, list)}
-        assert results <= {*kinds, "deviation", "variation"} and results & kinds
-        assert {"source"} <= result.keys() - results <= {"source", "table", "settings"}
-    for result in (card.published, *card.also_published):
-        assert all(len(pair) == 2 for pair in result.values() if isinstance(pair, list))
     cache = {"cache_size", "cache_weight", "cache_scale", "cache_start"}
     dynamic = {key: value for key, value in card.evaluation.items() if key not in cache}
     assert cache & {*card.evaluation} == (cache if "cache" in card.published else set())
