@@ -15,7 +15,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet.layers import EmbeddingDropout, IOGate, MeanOfProbabilities, NeuralCache
 from dualnet.text import load_tokenizer, train_tokenizer
-from tests.checks import once
+from tests.checks import array, once
 
 GUIDES = Path(__file__).parents[1] / "docs" / "guides"
 
@@ -106,7 +106,7 @@ def test_dropout_of_words_reads_float_ids_exactly_in_half_precision():
         EmbeddingDropout(0.5, vocabulary_size=400, seed=1, dtype="mixed_bfloat16") for _ in "ab"
     ]
     of_ints, of_floats = (
-        np.array(layer([tokens, vectors], training=True), "float32")
+        array(layer([tokens, vectors], training=True))
         for layer, tokens in zip(layers, (ids, ids.astype("float32")))
     )
     np.testing.assert_array_equal(of_floats, of_ints)

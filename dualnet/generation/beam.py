@@ -257,7 +257,8 @@ class Search:
         totals, columns = top_k(_taken(totals, order), width)
         taken = _taken(order, _rows(columns, ids))
         ids, rows = _taken(ids, taken), _rows(taken // count % width, totals)
-        totals = xp.where(xp.arange(width) < self.beam[:, None], totals, NONE)
+        # `beam` may be of NumPy, which tensors of PyTorch are not compared with.
+        totals = xp.where(xp.less(xp.arange(width), self.beam[:, None]), totals, NONE)
         length, states = length + 1, _take(states, rows)
         is_last = xp.arange(xp.shape(prefixes)[2]) == length - 1
         prefixes = xp.where(is_last, ids[..., None], _taken(prefixes, rows))
@@ -292,7 +293,7 @@ def _rows(columns: Tensor, of: Tensor) -> Tensor:
     """Return where the `columns` of each row of `of` are if all of them form one axis."""
     xp = numpy_of(of)
     count, width = xp.shape(of)[:2]
-    return xp.arange(count)[:, None] * width + columns
+    return xp.add(xp.arange(count)[:, None] * width, columns)
 
 
 def _taken(of: Tensor, rows: Tensor) -> Tensor:
