@@ -138,7 +138,8 @@ def did_you_mean(value: object, choices: Iterable[str], *, most: int = 1) -> str
     """
     choices = list(choices)
     same = [name for name in _synonyms().get(str(value), ()) if name in choices]
-    longer = [choice for choice in choices if str(value) and choice.startswith(f"{value}_")]
+    begins = f"{value}_", f"{value}:"
+    longer = [choice for choice in choices if str(value) and choice.startswith(begins)]
     near = same[:most] or longer[:most]
     near = near or difflib.get_close_matches(str(value), choices, n=most, cutoff=CLOSE)
     named = f"one of {near}" if most > 1 else "".join(map(repr, near))

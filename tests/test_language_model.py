@@ -197,11 +197,11 @@ BAD_TARGETS = {
 
 
 @pytest.mark.parametrize("message", BAD_TARGETS)
-@pytest.mark.parametrize("method", ["fit", "evaluate", "train_on_batch"])
+@pytest.mark.parametrize("method", ["train_on_batch", "test_on_batch"])
 def test_targets_that_are_no_ids_of_the_tokens_are_refused(method, message):
     model, x = language_model(9, units=4), tokens_of((4, 3), words=9)
     compiled(model)
-    with pytest.raises(dualnet.ArgumentError, match=f"`y` must hold.*{re.escape(message)}"):
+    with pytest.raises(dualnet.ArgumentError, match=re.escape(message)):
         getattr(model, method)(x, np.array(BAD_TARGETS[message]))
 
 

@@ -428,7 +428,7 @@ def test_each_model_has_its_own_statistics_for_rms(model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": {"tn": 1.0}}, "of features of the lists.*Did you mean 'tm'"),
+        ({"weights": {"lengt": 1.0}}, "of features of the lists.*Did you mean 'length'"),
         ({"sources": ["a"] * 3}, "`sources` must be given if a model translates, else not"),
         ({"name": "tm"}, "must have names that no feature of the lists has"),
     ],
