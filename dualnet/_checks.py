@@ -148,7 +148,7 @@ def did_you_mean(value: object, choices: Iterable[str], *, most: int = 1) -> str
 
 @functools.cache
 def _synonyms() -> dict[str, list[str]]:
-    """Return what the names of other libraries are called here."""
+    """Return our names of arguments by those of other libraries."""
     file = resources.files("dualnet") / "synonyms.toml"
     libraries = tomllib.loads(file.read_text("utf-8")).values()
     return {name: ours for names in libraries for name, ours in names.items()}

@@ -60,8 +60,10 @@ def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> 
     folder, settings = Path(output), {**SETTINGS, **(settings or {})}
     _clear(folder)
     corpus = corpora.load("python-reference")
-    _say(f"Corpus python-reference (embedded in Python): {len(corpus.train):,} training tokens, "
-         f"{len(corpus.vocabulary):,} words.")  # fmt: skip
+    _say(
+        f"Corpus python-reference (embedded in Python): {len(corpus.train):,} training tokens, "
+        f"{len(corpus.vocabulary):,} words."
+    )
     runs: dict[str, Run] = {}
     dynamic: dict[str, DynamicEvaluation] = {}
     results: dict[str, Figures] = {}
@@ -69,19 +71,19 @@ def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> 
         _say(f"\nTraining {name}, {settings['units']} units, {settings['epochs']} epochs:")
         runs[name] = train(name, corpus, output=folder / name, seed=1, **settings)
         _say(f"Dynamic evaluation of {name}: it scores {LENGTH} tokens, then learns from them.")
-        model, found = runs[name].model, runs[name].results
+        model, trained = runs[name].model, runs[name].results
         valid, dynamic[name] = (
             dynamic_evaluation(model, tokens, rule=RULE, sequence_length=LENGTH)
             for tokens in (corpus.valid, corpus.test)
         )
         results[name] = {
-            "parameters": found["parameters"],
-            "valid": found["valid_perplexity"],
-            "test": found["test_perplexity"],
+            "parameters": trained["parameters"],
+            "valid": trained["valid_perplexity"],
+            "test": trained["test_perplexity"],
             "valid_dynamic": valid.perplexity,
             "test_dynamic": dynamic[name].perplexity,
-            "tokens_per_second": found["tokens_per_second"],
-            "not_comparable": found["test_not_comparable"],
+            "tokens_per_second": trained["tokens_per_second"],
+            "not_comparable": trained["test_not_comparable"],
         }
     _draw(folder, corpus, runs, dynamic)
     _show(results)
@@ -133,12 +135,16 @@ def _draw(
 
 def _show(results: dict[str, Figures]) -> None:
     print(f"\n{'':12}{'':>12}  {'static perplexity':>19}  {'dynamic perplexity':>19}{'':>11}")
-    print(f"{'model':12}{'parameters':>12}  {'validation':>11}{'test':>8}  "
-          f"{'validation':>11}{'test':>8}{'tokens/s':>11}")  # fmt: skip
+    print(
+        f"{'model':12}{'parameters':>12}  {'validation':>11}{'test':>8}  "
+        f"{'validation':>11}{'test':>8}{'tokens/s':>11}"
+    )
     for name, row in results.items():
-        print(f"{name:12}{row['parameters']:>12,}  {row['valid']:>11.2f}{row['test']:>8.2f}  "
-              f"{row['valid_dynamic']:>11.2f}{row['test_dynamic']:>8.2f}"
-              f"{row['tokens_per_second']:>11,.0f}")  # fmt: skip
+        print(
+            f"{name:12}{row['parameters']:>12,}  {row['valid']:>11.2f}{row['test']:>8.2f}  "
+            f"{row['valid_dynamic']:>11.2f}{row['test_dynamic']:>8.2f}"
+            f"{row['tokens_per_second']:>11,.0f}"
+        )
     plain, dual = (results[name] for name in MODELS)
     print(f"No figures per byte, character or word: {dual['not_comparable']}.")
     claims = {

@@ -400,7 +400,7 @@ def _read(
 
 
 def _batch(rows: list[tuple[_Segment, _State, Rule]], lengths: tuple[int, ...]) -> Tensors:
-    """Return what a `Lesson` reads in one step: a segment of each row, padded to `lengths`."""
+    """Return the batch of one step of a `Lesson`: a segment of each row, padded to `lengths`."""
     segments, states, settings = zip(*rows)
 
     def padded(sequences: Iterable[np.ndarray], length: int, value: int) -> np.ndarray:

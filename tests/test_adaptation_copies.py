@@ -187,7 +187,7 @@ def ensembles():
 
 @keras.saving.register_keras_serializable("tests")
 class Shift(keras.layers.Layer):
-    """A layer that cannot be rebuilt: `get_config` fails."""
+    """A layer without a configuration to rebuild it from: `get_config` fails."""
 
     def __init__(self, by):
         super().__init__()

@@ -175,9 +175,14 @@ def dynamic_evaluation(
     if by_sentence:
         check_sentences(model)
     with adapting(
-        model, request, temperature=request.temperature, statistics=statistics, keep=keep,
-        by_text=by_sentence, valid=valid,
-    ) as adaptation:  # fmt: skip
+        model,
+        request,
+        temperature=request.temperature,
+        statistics=statistics,
+        keep=keep,
+        by_text=by_sentence,
+        valid=valid,
+    ) as adaptation:
         length = None if by_sentence else int(adaptation.settings["sequence_length"])
         segments = segments_of(model, tokens, length)
         losses = [adaptation.learn(ids, alone=by_sentence) for ids in segments]

@@ -57,8 +57,9 @@ class Lesson(Reader):
         self.which = which
         self.sizes = [math.prod(weight.shape) for weight in which.weights.values()]
         self.size = sum(self.sizes)
-        by_row = [id(w) for layer in graph.core.layers if type(layer) in BY_ROW
-                  for w in layer.weights]  # fmt: skip
+        by_row = [
+            id(w) for layer in graph.core.layers if type(layer) in BY_ROW for w in layer.weights
+        ]
         self.by_row = all(id(weight) in by_row for weight in which.weights.values())
         in_time = any(isinstance(layer, RecurrentMatrix) for layer in graph.core.layers)
         self.through_time = in_time or not self.by_row
@@ -94,8 +95,13 @@ class Lesson(Reader):
         new, old = [learnt, *moments], [memory, *segment["moments"]]
         applied = ops.all(ops.stack([ops.all(ops.isfinite(part), axis=1) for part in new]), axis=0)
         memory, *moments = [ops.where(applied[:, None], *pair) for pair in zip(new, old)]
-        return {"losses": losses, "states": states, "memory": memory, "moments": moments,
-                "applied": applied}  # fmt: skip
+        return {
+            "losses": losses,
+            "states": states,
+            "memory": memory,
+            "moments": moments,
+            "applied": applied,
+        }
 
     def call(self, inputs: Tensors) -> Tensors:
         return self.learn(self.graph, inputs)  # the encoder may share weights that learn

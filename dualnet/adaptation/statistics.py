@@ -90,9 +90,13 @@ def gradient_statistics(
 
 
 def statistics_of(
-    which: Adapted, tokens: ArrayLike, *, batch_size: int = 100, sequence_length: int,
+    which: Adapted,
+    tokens: ArrayLike,
+    *,
+    batch_size: int = 100,
+    sequence_length: int,
     name: str = "tokens",
-) -> GradientStatistics:  # fmt: skip
+) -> GradientStatistics:
     """Return the `gradient_statistics` of the weights of a model that adapt."""
     words = int(which.graph.word_logits.shape[-1])
     tokens = check_tokens(tokens, words, least=batch_size * sequence_length + 1, name=name)

@@ -45,7 +45,7 @@ def with_own_settings(
 
 
 def is_open(model: LanguageModel, request: AdaptationRule, valid: ArrayLike | None) -> bool:
-    """Return whether the learning rate is to be found; raise `ArgumentError` where it cannot be."""
+    """Return True if a search finds the learning rate; raise `ArgumentError` if none can."""
     rate, run = request.learning_rate, model.run
     own = None if run is None or run.is_shipped else run
     if rate == AUTO and valid is None and own is None:
@@ -58,9 +58,13 @@ def is_open(model: LanguageModel, request: AdaptationRule, valid: ArrayLike | No
 
 
 def found_rate(
-    model: LanguageModel, adaptation: Adaptation, *, by_text: bool, valid: ArrayLike | None,
+    model: LanguageModel,
+    adaptation: Adaptation,
+    *,
+    by_text: bool,
+    valid: ArrayLike | None,
     is_asked: bool,
-) -> float:  # fmt: skip
+) -> float:
     """Return the best learning rate of an adaptation, whose copy is as before.
 
     Args:
@@ -104,8 +108,10 @@ def found_rate(
                 write_whole(file, json.dumps(records, indent=2) + "\n")
     gain = 1 - record["perplexity"] / record["static_perplexity"]
     if gain < LEAST_GAIN:
-        _say(f"Learning with the rule {rule!r} lowers the perplexity of the validation text by "
-             f"{max(gain, 0):.1%} only, whatever the learning rate.")  # fmt: skip
+        _say(
+            f"Learning with the rule {rule!r} lowers the perplexity of the validation text by "
+            f"{max(gain, 0):.1%} only, whatever the learning rate."
+        )
     return record["learning_rate"]
 
 

@@ -140,10 +140,14 @@ def surprisals(
                 columns = [unit.sums(losses).tolist()]
                 columns += [entropy[unit.starts].tolist() for entropy in entropies]
                 rows = [
-                    {"sentence_id": sentence_id, "token_id": token_id, "token": token,
-                     **dict(zip(("surprisal", "entropy"), numbers))}
+                    {
+                        "sentence_id": sentence_id,
+                        "token_id": token_id,
+                        "token": token,
+                        **dict(zip(("surprisal", "entropy"), numbers)),
+                    }
                     for token_id, (token, *numbers) in enumerate(zip(unit.words, *columns), 1)
-                ]  # fmt: skip
+                ]
                 yield rows, totals_of(vocabulary, unit.ids, of_tokens[:, 0].sum())
 
         yield of_texts

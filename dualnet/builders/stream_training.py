@@ -215,9 +215,9 @@ class StreamModel(ClearsAllGradients):
         restarts = _RestartWithData(kwargs.get("steps_per_epoch"), _num_batches(x, batch_size))
         restarts.set_model(self)
         is_list = isinstance(callbacks, keras.callbacks.CallbackList)
-        given = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
-        given[:] = [restarts, *(c for c in given if not isinstance(c, _RestartWithData))]
-        for callback in given:
+        listed = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
+        listed[:] = [restarts, *(c for c in listed if not isinstance(c, _RestartWithData))]
+        for callback in listed:
             # Keras infers the mode only for metrics given to `compile`.
             watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
             if watched == "perplexity" and getattr(callback, "mode", None) == "auto":
@@ -228,7 +228,7 @@ class StreamModel(ClearsAllGradients):
             batch_size,
             epochs,
             verbose,
-            callbacks if is_list else given,
+            callbacks if is_list else listed,
             validation_data=validation_data,
             shuffle=False,
             **kwargs,

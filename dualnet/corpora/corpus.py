@@ -198,16 +198,16 @@ def load(
     asked = vocabulary or tokenizer
     named, vocabulary = choose_tokenizer(asked, documents, lowercase)
     sizes = {"vocabulary_size": vocabulary_size, "min_count": min_count}
-    given = {name: size for name, size in sizes.items() if size is not None}
-    if given and (vocabulary is not None or named != Vocabulary.kind):
+    wanted = {name: size for name, size in sizes.items() if size is not None}
+    if wanted and (vocabulary is not None or named != Vocabulary.kind):
         message = "is for words that are learnt from the text."
-        raise ArgumentError(next(iter(given)), message, **given, tokenizer=vocabulary or named)
+        raise ArgumentError(next(iter(wanted)), message, **wanted, tokenizer=vocabulary or named)
     if vocabulary is not None:
         lowercase, documents = lowercase or vocabulary.lowercase, vocabulary.documents
     text = locate(name_or_folder, path, lowercase, download, documents or "line", fractions)
-    if is_own := not asked and not given and name_or_folder not in NAMES:
+    if is_own := not asked and not wanted and name_or_folder not in NAMES:
         named = suited_tokenizer(text)
-    settings = Settings(vocabulary=vocabulary, tokenizer=named, **given)
+    settings = Settings(vocabulary=vocabulary, tokenizer=named, **wanted)
     return _read(text, settings, is_own=is_own)
 
 

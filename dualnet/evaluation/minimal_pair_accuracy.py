@@ -107,13 +107,21 @@ class MinimalPairs:
         good, bad = self.log_probabilities.T
         differences = np.where(_are_ties(good, bad), 0.0, good - bad).tolist()
         return [
-            {"sentence_id": number, "UID": pair.uid, "field": pair.field,
-             "sentence_good": pair.good, "sentence_bad": pair.bad, "log_probability_good": first,
-             "log_probability_bad": second, "difference": difference, "correct": difference > 0}
+            {
+                "sentence_id": number,
+                "UID": pair.uid,
+                "field": pair.field,
+                "sentence_good": pair.good,
+                "sentence_bad": pair.bad,
+                "log_probability_good": first,
+                "log_probability_bad": second,
+                "difference": difference,
+                "correct": difference > 0,
+            }
             for number, (pair, (first, second), difference) in enumerate(
                 zip(self.pairs, self.log_probabilities.tolist(), differences), 1
             )
-        ]  # fmt: skip
+        ]
 
     def to_frame(self) -> Any:
         """Return `rows` as a `pandas.DataFrame`, under the labels of the pairs."""

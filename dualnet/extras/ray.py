@@ -55,9 +55,14 @@ class Scorer:
     """
 
     def __init__(
-        self, run: StrPath, *, format: str = "scores", column: str = "text", end: str = "\n",
+        self,
+        run: StrPath,
+        *,
+        format: str = "scores",
+        column: str = "text",
+        end: str = "\n",
         **settings: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.format = check_choice("format", format, FORMATS)
         self.column, self.end = column, end
         request = (Surprising if format == "surprisal" else Scoring).of(settings)

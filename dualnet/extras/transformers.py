@@ -225,9 +225,13 @@ class _Reading(_Saved, transformers.PreTrainedModel):
             "hidden_states": tuple(hidden) if shows else None,
         }
         return self._answer(
-            others, logits=logits, last=hidden[-1], is_token=is_token, labels=labels,
+            others,
+            logits=logits,
+            last=hidden[-1],
+            is_token=is_token,
+            labels=labels,
             items=num_items_in_batch,
-        )  # fmt: skip
+        )
 
 
 class DualnetModel(_Reading):

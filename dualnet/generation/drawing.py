@@ -179,9 +179,15 @@ def draw_tokens(
     rows = ops.shape(logits)[0]
 
     def step(
-        i: Tensor, logits: Tensor, states: Tensor, running: Tensor, seen: list[Tensor],
-        ids: Tensor, values: Tensor, lengths: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
+        i: Tensor,
+        logits: Tensor,
+        states: Tensor,
+        running: Tensor,
+        seen: list[Tensor],
+        ids: Tensor,
+        values: Tensor,
+        lengths: Tensor,
+    ) -> tuple[Tensor, ...]:
         drawn, value = draw(i, logits, seen)
         is_now = ops.arange(columns) == i
         ids = ops.where(is_now, drawn[:, None], ids)

@@ -149,7 +149,7 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
 
 
 def _writer(model: LanguageModel, format: str, request: Exporting) -> Writer:
-    """Return what writes the format; raise `ArgumentError` for a model that it cannot hold."""
+    """Return the writer of the format; raise `ArgumentError` for a model that it cannot hold."""
     if format in ADDED:
         return ADDED[format].prepare(model, request)
     if format == "saved_model":

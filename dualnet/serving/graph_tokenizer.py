@@ -53,9 +53,12 @@ class GraphTokenizer(tf.Module):
             unknown = tf.boolean_mask(words.flat_values, ids.flat_values < 0)[:1]
             check = tf.debugging.Assert(
                 tf.equal(tf.size(unknown), 0),
-                [f"`{name}` must hold only words of the vocabulary, which has no {UNK}. "
-                 "Received the word:", tf.strings.unicode_transcode(unknown, "UTF-8", "UTF-8")],
-            )  # fmt: skip
+                [
+                    f"`{name}` must hold only words of the vocabulary, which has no {UNK}. "
+                    "Received the word:",
+                    tf.strings.unicode_transcode(unknown, "UTF-8", "UTF-8"),
+                ],
+            )
             with tf.control_dependencies([check]):
                 ids = tf.ragged.map_flat_values(tf.identity, ids)
         return ids

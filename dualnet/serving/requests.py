@@ -73,11 +73,14 @@ def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, 
         checks = [
             tf.debugging.Assert(
                 tf.equal(rows[name], rows[first]),
-                [f"`{name}` must have one row for each row of `{first}`. Received rows of both:",
-                 rows[name], rows[first]],
+                [
+                    f"`{name}` must have one row for each row of `{first}`. Received rows of both:",
+                    rows[name],
+                    rows[first],
+                ],
             )
             for name in inputs
-        ]  # fmt: skip
+        ]
         values = after(checks, values)
         checks = [
             all_valid(name, values[name], declared.valid(values[name], values), declared.required)

@@ -49,7 +49,7 @@ class ServedReader:
         return [tf.zeros((batch, size)) for size in self.sizes]
 
     def before(self, inputs: Tensors) -> list[Tensor]:
-        """Return what a request has of `inputs` of the reader, in their order."""
+        """Return the values of a request for `inputs` of the reader, in their order."""
         return [inputs[name] for name in self.inputs]
 
     def encode(self, ids: Tensor, in_row: Tensor) -> list[Tensor]:

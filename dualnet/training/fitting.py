@@ -53,9 +53,12 @@ def fit(training: Training, callbacks: "Callbacks") -> None:
             else:
                 epoch = len(training.progress.history)
                 model.fit(
-                    training.batches, initial_epoch=epoch, epochs=NO_LIMIT, callbacks=callbacks,
+                    training.batches,
+                    initial_epoch=epoch,
+                    epochs=NO_LIMIT,
+                    callbacks=callbacks,
                     verbose=0,
-                )  # fmt: skip
+                )
             is_over = model.stop_training
         except DivergedError as error:
             _restart(training, callbacks, error)
@@ -73,9 +76,13 @@ def _finish_epoch(training: Training, callbacks: "Callbacks") -> None:
         return
     training.batches.epoch = epoch
     model.fit(
-        _Remaining(training.batches, progress.step), steps_per_epoch=steps_left,
-        initial_epoch=epoch, epochs=epoch + 1, callbacks=callbacks, verbose=0,
-    )  # fmt: skip
+        _Remaining(training.batches, progress.step),
+        steps_per_epoch=steps_left,
+        initial_epoch=epoch,
+        epochs=epoch + 1,
+        callbacks=callbacks,
+        verbose=0,
+    )
 
 
 def _restart(training: Training, callbacks: "Callbacks", error: DivergedError) -> None:
@@ -137,17 +144,27 @@ class Callbacks(keras.callbacks.CallbackList):
     """
 
     def __init__(
-        self, training: Training, user: UserCallbacks, interrupts: Interrupts, *,
-        stop: Callable[[History], bool] | None, checkpoint_steps: int, show: bool,
-    ) -> None:  # fmt: skip
+        self,
+        training: Training,
+        user: UserCallbacks,
+        interrupts: Interrupts,
+        *,
+        stop: Callable[[History], bool] | None,
+        checkpoint_steps: int,
+        show: bool,
+    ) -> None:
         self.training, self.user, self.interrupts, self.stop = training, user, interrupts, stop
         self.checkpoint = Checkpoint(training, user, interrupts, checkpoint_steps)
         self.tables = Tables(training)
         self.report = Report(training, show=show)
         super().__init__(
-            [FollowPlan(training), *user.named.values()], add_history=True, model=training.model,
-            verbose=int(self.report.show), epochs=training.recipe.epochs, steps=training.steps,
-        )  # fmt: skip
+            [FollowPlan(training), *user.named.values()],
+            add_history=True,
+            model=training.model,
+            verbose=int(self.report.show),
+            epochs=training.recipe.epochs,
+            steps=training.steps,
+        )
 
     def begin(self) -> None:
         """Tell that the training begins; give the user's the state of the checkpoint."""

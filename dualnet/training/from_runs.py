@@ -107,9 +107,14 @@ def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
         recipe = {**recipe, "batching": "streams"}
     model = builders.ensemble([load(run) for run in runs])
     card = Card(
-        name=model.name, builder=model.builder, note="Members: " + ", ".join(map(source_of, runs)),
-        seed=0, trained_on=first.trained_on, config=model.arguments, recipe=recipe,
-    )  # fmt: skip
+        name=model.name,
+        builder=model.builder,
+        note="Members: " + ", ".join(map(source_of, runs)),
+        seed=0,
+        trained_on=first.trained_on,
+        config=model.arguments,
+        recipe=recipe,
+    )
     write_run(Path(output), model, card, sources=runs)
     return Path(output)
 

@@ -127,9 +127,14 @@ def begin(training: Training) -> Iterator[None]:
 
 
 def prepare(
-    name: StrPath | Card, corpus: AnyCorpus | str, folder: Path, *, seed: int | None,
-    weights: StrPath | None, settings: Mapping[str, Any],
-) -> Training:  # fmt: skip
+    name: StrPath | Card,
+    corpus: AnyCorpus | str,
+    folder: Path,
+    *,
+    seed: int | None,
+    weights: StrPath | None,
+    settings: Mapping[str, Any],
+) -> Training:
     """Return a new run for these arguments of `train`; write nothing."""
     check_own(folder)
     read_as, overrides = initial_weights.reading(corpus, settings)
@@ -146,15 +151,23 @@ def prepare(
         if source_name and isinstance(corpus, (str, Path)):  # its own text is divided alike
             read_as = {**Run.open(source_name).own_reading(corpus), **read_as}
         corpus = initial_weights.load_corpus(
-            corpus, source, lowercase=published.lowercase, read_as=read_as,
+            corpus,
+            source,
+            lowercase=published.lowercase,
+            read_as=read_as,
             match_words=not goes_on and not initial_weights.is_gated(config),
-        )  # fmt: skip
+        )
         card = dataclasses.replace(
-            published, note="", seed=seed, weights=source_name, corpus=corpus.name,
-            lowercase=corpus.lowercase, trained_on=run_folder.corpus_table(corpus),
+            published,
+            note="",
+            seed=seed,
+            weights=source_name,
+            corpus=corpus.name,
+            lowercase=corpus.lowercase,
+            trained_on=run_folder.corpus_table(corpus),
             config=fit_to_corpus(config, recipe, corpus, overrides),
             recipe={**recipe.arguments(), "dtype_policy": policy_of(recipe)},
-        )  # fmt: skip
+        )
         training = ready(folder, card, recipe, corpus)
         if source is not None:
             model = training.model
@@ -211,8 +224,8 @@ def fit_to_corpus(
     if overrides.get("vocabulary_size", size) != size:
         message = f"must be that of the corpus, {size}."
         way_out = " Leave it out, or cut the vocabulary: corpora.load(..., vocabulary_size=...)."
-        given = overrides["vocabulary_size"]
-        raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=given)
+        asked = overrides["vocabulary_size"]
+        raise ArgumentError("vocabulary_size", message, way_out, vocabulary_size=asked)
     fitted = with_vocabulary_size(config, size)
     if isinstance(corpus, PairCorpus):
         is_shared = corpus.source_vocabulary.sha256 == corpus.vocabulary.sha256
@@ -342,9 +355,15 @@ def has_begun(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def resumed(
-    name: StrPath | Card, corpus: AnyCorpus | str, folder: Path, *, seed: int | None,
-    weights: StrPath | None, settings: Mapping[str, Any], may_be_finished: bool,
-) -> Iterator[Training]:  # fmt: skip
+    name: StrPath | Card,
+    corpus: AnyCorpus | str,
+    folder: Path,
+    *,
+    seed: int | None,
+    weights: StrPath | None,
+    settings: Mapping[str, Any],
+    may_be_finished: bool,
+) -> Iterator[Training]:
     """Yield the run in `folder`, restored; the other arguments are those of `train`."""
     check_own(folder)
     with claim(folder, resume=True):

@@ -256,8 +256,8 @@ def search(
     process_role = role()
     if process_role == "worker":
         return _work(folder)
-    given = {name: settings.pop(name) for name in Searching.names() if name in settings}
-    request = Searching(**given)
+    limits = {name: settings.pop(name) for name in Searching.names() if name in settings}
+    request = Searching(**limits)
     job = job if isinstance(job, Job) else load_job(job)
     read_as, overrides = reading(corpus, settings)
     job = _changed(job, request).with_settings(overrides)

@@ -140,10 +140,10 @@ def rescored(
         for block in _blocks(pairs, 1 if readers else BLOCK_CHARACTERS):
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
             for one_list, _ in block:
-                found = weighted(with_scores(one_list, columns), weights, request.missing)
-                yield found
+                rescored = weighted(with_scores(one_list, columns), weights, request.missing)
+                yield rescored
             for scorer in readers:
-                scorer.read(found.best, carry=carry)
+                scorer.read(rescored.best, carry=carry)
 
 
 class _Scorer:
