@@ -52,8 +52,6 @@ class ByteLevelBPE:
                 text = normalizer.normalize_str(text)
             added[token["normalized"]][text] = None if token["special"] else i
         spelling = [*tokenizer._spelt]
-        for i in tokenizer._added:  # one that is matched in lower case may be written so
-            spelling[i] = tokenizer._library.decode([i], skip_special_tokens=False).encode()
         spelling[tokenizer.require_eos()] = ENDS[tokenizer.documents].encode()
         return cls(
             byte_ids=[vocabulary[c] for c in sorted(alphabet(), key=alphabet().__getitem__)],
