@@ -284,6 +284,33 @@ def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
     assert other.read_text() == "mine"
 
 
+@pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("stop", [0, 4], ids=["finished", "killed"])
+@pytest.mark.parametrize("change", ["text", "pipe", "tokenizer"])
+def test_resumed_work_reads_the_same_text_with_the_same_tokeniser(
+    cli, places, model, tmp_path, monkeypatch, killed, change, stop
+):
+    source = "-" if change == "pipe" else tmp_path / "text"
+    command = f"score {places['model']} {source} --output {tmp_path}/out.jsonl --resume"
+
+    def call(*lines):
+        data = "".join(lines).encode()
+        (tmp_path / "text").write_bytes(data)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        return cli.call(command)[::2]
+
+    killed(stop)
+    assert call(*LINES)[0] == 2 * bool(stop)
+    with monkeypatch.context() as patch:
+        if change == "tokenizer":
+            patch.setattr(model, "vocabulary", ByteTokenizer(documents="file"))
+            assert "begun with tokenizer = [" in call(*LINES)[1]
+        else:
+            others = LINES[1:] if change == "text" else []
+            assert "a text that differs" in call("ward 0\n", *others)[1]
+    assert call(*LINES)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -2,7 +2,7 @@
 
 import os
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -25,6 +25,7 @@ class Progress(TypedDict):
 
     settings: Row
     after: int
+    read: str  # the hash of the text of these blocks
     size: int
     totals: Row
 
@@ -52,6 +53,7 @@ class Output:
         self.path, self.scorer, self.settings, self.shard = path, scorer, settings, shard
         self.columns: Mapping[str, object] = scorer.columns
         self.after = self.size = 0
+        self.read = ""
         self.progress, begun, is_foreign = self.find()
         if is_foreign or (self.progress in begun and not resume):
             way_out = ", or go on with what a killed command wrote there: --resume" * (not resume)
@@ -62,6 +64,7 @@ class Output:
             self._check_same(saved["settings"], of_shard=file == self.progress)
             if file == self.progress:
                 self.after, self.size = saved["after"], saved["size"]
+                self.read = saved.get("read", "")
                 scorer.restore(saved["totals"])
 
     def find(self) -> tuple[Path, list[Path], bool]:
@@ -82,23 +85,32 @@ class Output:
         """Raise `ArgumentError` unless the work was begun with the same settings."""
         for name in {**begun, **self.settings}:
             before, value = begun.get(name), self.settings.get(name)
-            # 0.2.0.dev0 recorded neither the bytes of a packed file nor the order of several.
-            is_old = before is None and name in ("bytes", "files")
+            # 0.2.0 recorded no tokeniser, and 0.2.0.dev0 neither the bytes of a packed file nor
+            # the order of several.
+            is_old = before is None and name in ("bytes", "files", "tokenizer")
             if before != value and not is_old and (of_shard or name != "shard"):
                 other = f"{self.path} was begun with {name} = {before!r}. Received: {value!r}."
                 required = f"must go on with the same work. {other} Choose another --output."
                 raise ArgumentError("--resume", required)
 
+    def skip_written(self, blocks: Iterator[Block]) -> None:
+        """Skip the last block that is written, the first of `blocks`; check the text up to it."""
+        last = next(blocks, None) if self.after else None
+        if self.read and (last is None or last.read != self.read):
+            received = "Received: a text that differs from it. Choose another --output."
+            required = f"must read the text with which {self.path} was begun. {received}"
+            raise ArgumentError("--resume", required)
+
     def write(self, blocks: Iterable[tuple[Block, list[Row]]]) -> None:
         """Write the rows of blocks, from that of index `after` on."""
         self._save()  # a file without it is not ours
         self.open()
-        after, whole = self.after, False
+        whole = False
         try:
             for block, rows in blocks:
-                after = block.index + 1
+                self.after, self.read = block.index + 1, block.read
                 if self.add(block.index, rows):
-                    self._save(after)
+                    self._save()
             whole = True
         except OSError as error:
             if not is_full(error):
@@ -107,14 +119,13 @@ class Output:
             raise OSError(f"{str(self.path)!r} is not whole: {error.strerror}. {way_out}") from None
         finally:
             self.close(whole=whole)
-        self._save(after)
+        self._save()
 
-    def _save(self, after: int | None = None) -> None:
-        if after is not None:
-            self.after, self.size = after, os.path.getsize(self.path)
+    def _save(self) -> None:
         progress: Progress = {
             "settings": self.settings,
             "after": self.after,
+            "read": self.read,
             "size": self.size,
             "totals": self.scorer.state(),
         }
@@ -156,6 +167,7 @@ class Lines(Output):
     def _write(self, lines: Iterable[str]) -> None:
         self.file.writelines(f"{line}\n".encode() for line in lines)
         self.file.flush()
+        self.size = self.file.tell()
 
     def close(self, *, whole: bool) -> None:
         self.file.close()

@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,20 +176,27 @@ def _rows(
 ) -> Iterator[list[Row]]:
     """Yield the rows of each block, or write all into `--output`; with `--resume`, the rest."""
     if options.output is None:
-        return (rows for _, rows in _scored(options, records, scorer))
+        blocks = records.blocks(options.part())
+        return (rows for _, rows in _scored(options, records, scorer, blocks))
+    from dualnet.evaluation.arguments import vocabulary_of
+
     settings = {name: value for name, value in options.changed().items() if name in DECISIVE}
-    settings |= {"bytes": records.size, "weights": run.weights_sha256}
+    words = vocabulary_of(scorer.model)
+    tokenizer = [words.sha256, words.documents, words.lowercase]
+    settings |= {"bytes": records.size, "weights": run.weights_sha256, "tokenizer": tokenizer}
     if len(records.paths) > 1:  # in another order, they have other numbers
         settings["files"] = [Path(path).name for path in records.paths]
     path = Path(options.output)
     format = Parts if path.suffix == ".parquet" else Lines
     output = format(path, scorer, settings, shard=options.part(), resume=options.resume)
-    output.write(_scored(options, records, scorer, after=output.after))
+    blocks = records.blocks(options.part(), after=output.after - 1)
+    output.skip_written(blocks)
+    output.write(_scored(options, records, scorer, blocks))
     return iter(())
 
 
 def _scored(
-    options: Streaming, records: Records, scorer: "Scorer", after: int = 0
+    options: Streaming, records: Records, scorer: "Scorer", blocks: Iterable[Block]
 ) -> Iterator[tuple[Block, list[Row]]]:
     """Yield each block of records and its rows."""
     shows = options.output is not None or not sys.stdout.isatty()
@@ -197,7 +204,7 @@ def _scored(
     total = records.size if shows and not records.packed else None
     with progress_bar(show=shows) as bar:
         task = bar.add_task("", total=total, figures="")
-        for block in records.blocks(options.part(), after=after):
+        for block in blocks:
             try:
                 rows = scorer.rows([*map(options.read, block.lines)], block.first)
             except ArgumentError as error:

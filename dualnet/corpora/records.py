@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from dualnet._checks import ArgumentError, StrPath
+from dualnet._files import sha256_of_data
 from dualnet.text.files import Line, lines, opened, source_of
 
 BLOCK_BYTES = 1 << 17  # of text: some 30,000 tokens of BPE
@@ -23,6 +24,8 @@ class Block:
     first: int
     """Number of the first text, from 1."""
     lines: list[Line]
+    read: str
+    """Hash of all text up to its end."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +106,14 @@ class Records:
             total = -(-self._unpacked_size() // BLOCK_BYTES)
             begin = max(after, total * (number - 1) // count)
             end = total * number // count if number < count else None
-        numbered = enumerate(self.read(), 1)
+        numbered, read = enumerate(self.read(), 1), ""
         for index, group in itertools.groupby(numbered, lambda item: item[1].start // BLOCK_BYTES):
             if end is not None and index >= end:
                 return
+            numbers, block = zip(*group)
+            read = sha256_of_data([read, *(line.text for line in block)])
             if index >= begin:
-                numbers, block = zip(*group)
-                yield Block(index, numbers[0], [*block])
+                yield Block(index, numbers[0], [*block], read)
 
     def _unpacked_size(self) -> int:
         if self.size is None:
