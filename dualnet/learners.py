@@ -1,6 +1,7 @@
 """Learners: many readers of one model, each with a small memory of its own."""
 
 import contextlib
+import copy
 import dataclasses
 import io
 import itertools
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, Unpack
 import keras
 import numpy as np
 
-from dualnet._checks import ArgumentError, StrPath
+from dualnet._checks import ArgumentError, StrPath, check_count
 from dualnet._columns import ManyTexts
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
@@ -50,6 +51,7 @@ class _State(NamedTuple):
     last: int | None  # the last token read, after which the next text begins
     tokens: int = 0
     skipped: int = 0
+    mark: list[str] | None = None  # of the model at the first text; none before
 
 
 class _Segment(NamedTuple):
@@ -82,11 +84,10 @@ class _Kind:
     def taught(self, model: LanguageModel, memory: np.ndarray) -> LanguageModel:
         """Return a copy of `model` that has learnt `memory`, valid until the next call."""
         if self.twin is None:
-            copy = type(model).from_config(model.get_config())
-            self.twin = copy.without_optimizer(adapted(copy, self.items or None).graph)
-            self.twin.vocabulary = copy.vocabulary
-            if isinstance(copy, TranslationModel):
-                self.twin.source_vocabulary = copy.source_vocabulary
+            twin = type(model).from_config(model.get_config())
+            self.twin = twin.without_optimizer(adapted(twin, self.items or None).graph)
+            for name in twin.tokenisers:
+                setattr(self.twin, name, getattr(twin, name))
         own = names_in(self.twin.graph.core)
         ends = np.cumsum(self.lesson.sizes)[:-1]
         learnt = self.lesson.which.weights.items()
@@ -116,6 +117,8 @@ class Learner:
 
     A learner of a `TranslationModel` reads a pair `(source, target)`, or a list of pairs, each in
     one step. The weights of its decoder can learn.
+
+    A copy has the same model, and learns by itself. A pickle contains the model.
 
     Args:
         model: `LanguageModel` or `TranslationModel`.
@@ -169,7 +172,7 @@ class Learner:
     def _begin(
         self, model: LanguageModel, adapt: str | Sequence[str], rule: str, settings: Rule
     ) -> None:
-        self.model, self.rule, self.settings = model, rule, settings
+        self.model, self.rule, self.settings = model, rule, dict(settings)
         items = (adapt,) if isinstance(adapt, str) else tuple(adapt)
         key = items, rule, bool(settings.get("beta_1"))
         with _kinds_lock:
@@ -188,6 +191,18 @@ class Learner:
         states = [] if translates else [np.zeros(n, np.float32) for n in model.state_size]
         vocabulary = None if translates else model.vocabulary
         return _State(memory, moments, states, None if vocabulary is None else vocabulary.eos_id)
+
+    # What is shared, and the lock, are no part of a copy or a pickle.
+    def __getstate__(self) -> tuple[object, ...]:
+        return self._state, self.model, self.adapt, self.rule, self.settings
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        kept, *given = state
+        self._begin(*given)
+        self._state = kept
+
+    def __deepcopy__(self, _: object) -> "Learner":
+        return copy.copy(self)  # the arrays of a state never change
 
     def __repr__(self) -> str:
         names = ("adapt", "rule", "tokens", "size")
@@ -238,10 +253,15 @@ class Learner:
     # --- files
 
     def save(self, path: StrPath) -> None:
-        """Write the learner into one file, whole or not at all: arrays and JSON, no pickle."""
+        """Write the learner into one file, whole or not at all: arrays and JSON, no pickle.
+
+        It belongs to the weights and vocabulary that the model had at the first text, since the
+        beginning or the last `reset`.
+        """
         state = self._state
+        checksum, *reads = state.mark or _mark(self.model)
         about = {
-            "format": FORMAT, "model": self.model.name, "checksum": checksum_of(self.model),
+            "format": FORMAT, "model": self.model.name, "checksum": checksum, "reads": reads,
             "adapt": self.adapt, "rule": self.rule, "settings": self.settings,
             "last": state.last, "tokens": state.tokens, "skipped": state.skipped,
         }  # fmt: skip
@@ -252,36 +272,49 @@ class Learner:
 
     @classmethod
     def load(cls, path: StrPath, model: LanguageModel) -> "Learner":
-        """Return the learner that `save` wrote; `model` must be the one that it learnt with."""
+        """Return the learner that `save` wrote; `model` must be as when it was taught."""
         with open_regular(path) as file:
             whole = io.BytesIO(file.read())
-        checksum = checksum_of(model)
+        mark = _mark(model)
         try:
             with np.load(whole, allow_pickle=False) as data:
                 arrays = {**data}
             about = json.loads(arrays.pop("about").tobytes())
-            if (about["format"], about["checksum"]) == (FORMAT, checksum):
-                learner = cls.__new__(cls)
-                settings = LearnerRule.of({"rule": about["rule"], **about["settings"]}).of_rule()
-                learner._begin(model, about["adapt"], about["rule"], settings)
-                start, last = learner._state, about["last"]
-                if last is not None:
-                    check_tokens([last], model.vocabulary_size, least=1, name="last")
-                memory, *rest = (arrays[name] for name in _named(start))
-                moments, states = rest[: len(start.moments)], rest[len(start.moments) :]
-                counts = about["tokens"], about["skipped"]
-                learner._state = _State(memory, moments, states, last, *counts)
-                return learner
+            if about["format"] != FORMAT:
+                required = f"must have format {FORMAT}, which this version of dualnet reads."
+                raise ArgumentError("path", f"{required} Received: format {about['format']}.")
+            # 0.2.0 wrote no "reads".
+            name, taught = about["model"], [about["checksum"], *about.get("reads", mark[1:])]
+            if taught != mark:
+                required = f"must be the model that the learner belongs to, {name!r} with {taught}."
+                raise ArgumentError("model", f"{required} Received: {model.name!r} with {mark}.")
+            learner = cls.__new__(cls)
+            settings = LearnerRule.of({"rule": about["rule"], **about["settings"]}).of_rule()
+            learner._begin(model, about["adapt"], about["rule"], settings)
+            start, last = learner._state, about["last"]
+            if last is not None:
+                check_tokens([last], model.vocabulary_size, least=1, name="last")
+            expected = _named(start)
+            kinds, own_kinds = (
+                {name: (str(array.dtype), *array.shape) for name, array in each.items()}
+                for each in (arrays, expected)
+            )
+            if kinds != own_kinds or not all(np.isfinite(arrays[name]).all() for name in expected):
+                required = f"must hold finite arrays for this model and its cache: {own_kinds}."
+                raise ArgumentError("path", required, arrays=kinds)
+            memory, *rest = (arrays[name] for name in expected)
+            moments, states = rest[: len(start.moments)], rest[len(start.moments) :]
+            tokens, skipped = (
+                check_count(name, about[name], least=0) for name in ("tokens", "skipped")
+            )
+            learner._state = _State(memory, moments, states, last, tokens, skipped, mark)
+            return learner
         except Exception as error:  # of a damaged file, any
+            if isinstance(error, ArgumentError) and error.argument in ("path", "model"):
+                raise
+            reason = f"no {error}" if isinstance(error, KeyError) else error
             required = "must be a file that Learner.save wrote."
-            raise ArgumentError("path", f"{required} Received: {str(path)!r} ({error}).") from None
-        if about["format"] != FORMAT:
-            required = f"must have format {FORMAT}, which this version of dualnet reads."
-            raise ArgumentError("path", f"{required} Received: format {about['format']}.")
-        both = (about["model"], about["checksum"]), (model.name, checksum)
-        own, other = (f"{name!r} ({digits[:12]})" for name, digits in both)
-        required = f"must be the model that the learner belongs to, {own}."
-        raise ArgumentError("model", f"{required} Received: {other}, with other weights.")
+            raise ArgumentError("path", f"{required} Received: {str(path)!r} ({reason}).") from None
 
     # --- what it reads
 
@@ -350,6 +383,9 @@ def _read(
         for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle
             stack.enter_context(learner._lock)
         states = [learner._state for learner in learners]
+        # Of each model once: all its weights are read.
+        fresh = {learner.model for learner in learners if learn and not learner.tokens}
+        marks = {model: _mark(model) for model in fresh}
         three = zip(learners, texts, states)
         readings = [learner._segments(text, state.last) for learner, text, state in three]
         losses: list[list[np.ndarray]] = [[] for _ in learners]
@@ -395,7 +431,9 @@ def _read(
                 way_out = "Take a smaller learning_rate, or set clipnorm."
                 warnings.warn(f"{what} {way_out}", stacklevel=3)
             for learner, (_, last), state, result in zip(learners, readings, states, results):
-                learner._state = state._replace(last=last, tokens=state.tokens + result.tokens)
+                mark = state.mark if state.tokens else marks[learner.model]
+                tokens = state.tokens + result.tokens
+                learner._state = state._replace(last=last, tokens=tokens, mark=mark)
     return results
 
 
@@ -448,3 +486,14 @@ def _named(state: _State) -> dict[str, np.ndarray]:
     moments = {f"moment_{i}": moment for i, moment in enumerate(state.moments)}
     states = {f"state_{i}": part for i, part in enumerate(state.states)}
     return {"memory": state.memory, **moments, **states}
+
+
+def _mark(model: LanguageModel) -> list[str]:
+    """Return what tells other weights, and how each vocabulary reads text."""
+    vocabularies = [getattr(model, name) for name in model.tokenisers]
+    reads = [
+        f"{words.sha256[:12]} documents={words.documents} lowercase={words.lowercase}"
+        for words in vocabularies
+        if words is not None
+    ]
+    return [checksum_of(model), *reads]

@@ -1,6 +1,10 @@
 """Learners: small memories of many readers of one model, against the papers in NumPy."""
 
 import concurrent.futures
+import copy
+import dataclasses
+import json
+import pickle
 import threading
 
 import numpy as np
@@ -8,7 +12,7 @@ import pytest
 
 import dualnet
 from dualnet import zoo
-from dualnet.builders import encoder_decoder
+from dualnet.builders import encoder_decoder, with_cache
 from dualnet.layers import adaptation_matrix
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
@@ -362,13 +366,75 @@ def test_a_file_of_another_model_and_a_damaged_one_are_refused(model, ids, tmp_p
     one.read(ids[0])
     one.save(path)
     other = strong(zoo.build("dual_lstm", vocabulary_size=WORDS, units=UNITS), VOCABULARY, seed=9)
-    with pytest.raises(dualnet.ArgumentError, match=r"belongs to, 'dual_lstm' \(.*'dual_lstm' \("):
+    with pytest.raises(dualnet.ArgumentError, match="belongs to, 'dual_lstm' with .*'dual_lstm' w"):
         Learner.load(path, other)
     data = path.read_bytes()
     for damage in (b"", data[: len(data) // 2], data[:-600] + data[-500:]):
         path.write_bytes(damage)
         with pytest.raises(dualnet.ArgumentError, match="`path` must be a file that Learner.save"):
             Learner.load(path, model)
+
+
+@pytest.mark.parametrize("change", ["weights", "lowercase", "cache"])
+def test_a_learner_belongs_to_the_model_as_it_was_at_the_first_text(change, ids, tmp_path):
+    model, path = strong(zoo.build("dual_lstm", vocabulary_size=WORDS, units=UNITS)), tmp_path / "l"
+    model.vocabulary, before = VOCABULARY, model.get_weights()
+    one = learner(model)
+    one.read(ids[0])
+    changed = model
+    if change == "weights":
+        model.set_weights([weight + 0.1 for weight in before])
+        one.read(ids[1])
+    elif change == "lowercase":
+        model.vocabulary = dataclasses.replace(VOCABULARY, lowercase=True)
+    else:
+        changed = with_cache(model, 5)
+    one.save(path)
+    with pytest.raises(dualnet.ArgumentError, match="this model and its cache|that the learner be"):
+        Learner.load(path, changed)
+    one.reset()
+    one.read(ids[0])
+    one.save(path)
+    assert_same(kept(Learner.load(path, model)), kept(one))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("checksum", 3), ("model", None), ("adapt", 3), ("rule", None), ("settings", [1]),
+        ("tokens", -1), ("last", "a"), ("format", 9), ("memory", np.zeros(30, "float32")),
+        ("state_0", np.zeros(3)), ("state_1", np.full(3, np.nan, "float32")),
+        ("state_9", np.zeros(3, "float32")),
+    ],
+)  # fmt: skip
+def test_a_file_with_one_wrong_value_is_refused(name, value, model, tmp_path):
+    learner(model).save(tmp_path / "l.npz")
+    arrays = {**np.load(tmp_path / "l.npz")}
+    about = json.loads(arrays["about"].tobytes())
+    if isinstance(value, np.ndarray):
+        arrays[name] = value
+    else:
+        about |= {name: value}
+    if name == "model":
+        del about[name]
+    arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    np.savez(tmp_path / "l.npz", **arrays)
+    with pytest.raises(dualnet.ArgumentError, match="`(path|model)` must .* Received: .*"):
+        Learner.load(tmp_path / "l.npz", model)
+
+
+@pytest.mark.parametrize("how", ["copy", "deepcopy", "pickle"])
+def test_a_copy_of_a_learner_learns_by_itself(how, model, ids):
+    one = learner(model)
+    one.read(ids[0])
+    expected, state = learner(model), kept(one)
+    expected.read(ids[0])
+    copies = {"copy": copy.copy, "deepcopy": copy.deepcopy}
+    other = copies.get(how, lambda one: pickle.loads(pickle.dumps(one)))(one)
+    losses = expected.read(ids[1]).token_losses
+    np.testing.assert_allclose(other.read(ids[1]).token_losses, losses, rtol=1e-4)
+    assert_same(kept(one), state)
+    assert (other.model is model) == (how != "pickle")
 
 
 def test_a_learner_writes_and_is_saved_while_another_one_reads(model, ids, tmp_path):
