@@ -51,7 +51,7 @@ def texts_of(
     if names is not None:
         if column is None:
             received = f"Received: a table of {names}. Name the column that holds the texts."
-            raise ArgumentError(name, f"must be texts, or a table with `column`. {received}")
+            raise ArgumentError(name, f"must be texts, or a table with `{called}`. {received}")
         value = column_of(value, names, column, name=called)
     elif column is not None:
         message = "is for a table, such as a DataFrame."

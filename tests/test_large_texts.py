@@ -344,6 +344,44 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_the_link_to_it(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o640
 
 
+# --- tables
+
+
+@pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("name", ["a.csv", "b.tsv", "C.CSV.gz", "d.parquet"])
+def test_a_column_of_a_table_is_its_texts_and_without_one_names_are_told(
+    cli, places, model, tmp_path, name
+):
+    texts = ["the cat, a dog", 'a "cat"', "the\ncat\td", "NA", ""]
+    if name == "d.parquet":
+        pyarrow, parquet = needed("parquet", "pyarrow", "pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"item": range(5), "text": texts}), tmp_path / name)
+    else:
+        rows = io.StringIO()
+        writer = csv.writer(rows, delimiter="\t" if name == "b.tsv" else ",")
+        writer.writerows([("item", "text"), *enumerate(texts)])
+        data = rows.getvalue().encode()
+        (tmp_path / name).write_bytes(gzip.compress(data) if "gz" in name else data)
+    command = f"score {places['model']} {tmp_path / name}"
+    assert "['item', 'text']. Name the column" in cli.refused(command)
+    assert "must be one of ['item', 'text']" in cli.refused(f"{command} --column sentence")
+    found = cli.json(f"{command} --column text")["texts"]
+    scores = dualnet.score(model, texts)
+    assert [text["words"] for text in found] == [[*score.words] for score in scores]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("n,text\n\n1,the cat, a dog\n", "line 3: 3 cells"), ("text,text\n1,2\n", "2: 2 cells"),
+        ('n,text\n1,"the cat\n2,a dog\n', "3: unexpected end"), ("n,text\n1\n", "line 2: 1 cells"),
+    ],
+)  # fmt: skip
+def test_a_table_whose_rows_are_not_like_its_head_is_refused(cli, tmp_path, table, message):
+    (tmp_path / "a.csv").write_text(table)
+    assert message in cli.refused(f"score dual_lstm.english {tmp_path}/a.csv --column text")
+
+
 # --- Parquet, with pyarrow
 
 SCORES = [name for name in FORMATS if name != "pairs"]

@@ -16,7 +16,7 @@ from dualnet._fields import field
 from dualnet._files import check_output_file, read_json
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, number
-from dualnet.cli.options import OfModel, ReadingPairs
+from dualnet.cli.options import OfModel, ReadingPairs, check_no_table
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.requests import Dividing
 from dualnet.runs import Run
@@ -238,7 +238,7 @@ class Lengths(TypedDict):
 class Data(ReadingPairs):
     """Options of `data`."""
 
-    name: str | None = argument(None, nargs="?", metavar="CORPUS")
+    name: str | None = argument(None, check=check_no_table, nargs="?", metavar="CORPUS")
     """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
     test.txt, or a text file."""
 
@@ -366,7 +366,7 @@ def _lengths(offsets: np.ndarray) -> Lengths:
 class TrainTokenizer(Options, Dividing):
     """Options of `tokenizer train`."""
 
-    name: str = argument(metavar="CORPUS")
+    name: str = argument(check=check_no_table, metavar="CORPUS")
     """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
     test.txt, or a text file."""
 

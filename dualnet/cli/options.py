@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
+from dualnet._columns import texts_of
 from dualnet._fields import count, field
 from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
@@ -14,6 +15,7 @@ from dualnet.corpora.corpus import choose_tokenizer, locate
 from dualnet.corpora.records import Records
 from dualnet.requests import ReadingCorpus
 from dualnet.runs import Run
+from dualnet.text.files import TABLE, read_table
 from dualnet.text.plain_text import check_text
 
 if TYPE_CHECKING:
@@ -57,22 +59,30 @@ class Texts(Options):
     """The texts that a command reads."""
 
     file: str | None = argument(None, nargs="?", metavar="FILE")
-    """File with one text per line; '-' or omitted: standard input."""
+    """File with one text per line; '-' or omitted: standard input; with --column a table, of
+    which .csv, .tsv and .parquet say the kind."""
+
+    column: str | None = field(None, metavar="NAME")
+    """Column of a table that has the texts."""
 
     texts: list[str] | None = field(None, flags=["--text"], action="append", metavar="TEXT")
     """Text to read; repeatable."""
 
-    excludes = {"texts": ["file"]}
+    excludes = {"texts": ["file", "column"]}
 
     def records(self, *, may_be_empty: bool = False) -> Records:
         """Return the texts that are given, or the lines of FILE or standard input with newlines."""
         option = self.flag("texts")
         if self.texts is not None:
             return Records.of_texts([check_text(option, text) for text in self.texts], option)
-        if self.file in (None, "-") and sys.stdin.isatty():
+        file = self.file or "-"
+        if file == "-" and sys.stdin.isatty():
             print("Type one text per line; Ctrl-D ends the input.", file=sys.stderr)
+        if self.column is not None or TABLE.search(file):
+            texts = texts_of("FILE", read_table(file), self.column, called="--column").texts
+            return Records.of_texts(texts, "--column")
         hint = f" For a text itself, use {option}."
-        return Records.of_files([self.file or "-"], hint=hint, may_be_empty=may_be_empty)
+        return Records.of_files([file], hint=hint, may_be_empty=may_be_empty)
 
     def lines(self, *, may_be_empty: bool = False) -> list[str]:
         """Return the texts of `records`."""
@@ -83,10 +93,17 @@ class OfTexts(Texts, OfRun):
     """A RUN and the texts that it reads."""
 
 
+def check_no_table(_: str, value: str) -> None:
+    """Raise `ArgumentError` for a table, whose head and other columns would be read as text."""
+    if TABLE.search(value):
+        way_out = " Write the column that has the texts to a file that ends in .txt."
+        raise ArgumentError("corpus", "must be text, not a table.", way_out, corpus=value)
+
+
 class OfCorpus(Options):
     """The text of a command."""
 
-    corpus: str | None = None
+    corpus: str | None = field(None, check_no_table)
     """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
     test.txt, or a text file (default for a RUN: the corpus that it was trained on)."""
 

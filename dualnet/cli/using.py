@@ -74,7 +74,7 @@ def look(options: Look) -> Result:
         if path and os.path.realpath(path) == os.path.realpath(options.output):
             required = "must not be a file that is read."
             raise ArgumentError("--output", f"{required} Received: {options.output!r}.")
-    text = ("\n" if options.texts else "").join(options.lines())
+    text = ("\n" if options.texts or options.column else "").join(options.lines())
     looking = quietly("dualnet.looking")
     settings = Looking.fields_of(options.changed())
     page = looking.look([str(run.path) for run in runs], text, **settings)

@@ -2,6 +2,7 @@
 
 import codecs
 import contextlib
+import csv
 import gzip
 import io
 import os
@@ -9,13 +10,14 @@ import re
 import sys
 import typing
 import zlib
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from dualnet._checks import StrPath
+from dualnet._checks import StrPath, extra
 from dualnet._files import open_regular
 from dualnet.text.plain_text import BLANKS, END, marked
 
+TABLE = re.compile(r"\.([ct]sv(\.gz)?|parquet)$", re.IGNORECASE)  # how its name ends
 STANDARD_INPUT = "standard input"
 GZIP = b"\x1f\x8b"  # how such a file begins
 BLOCK_BYTES = 1 << 16  # small enough that the words of a block stay in the processor's cache
@@ -113,6 +115,30 @@ def check_line_end(line: bytes, source: str) -> None:
         required = "The lines of a text file must end in LF or CRLF."
         way_out = "whose lines end in CR alone. Convert it, e.g. with tr '\\r' '\\n'."
         raise ValueError(f"{required} Received: {source!r}, {way_out}")
+
+
+def read_table(path: str) -> dict[str, Sequence[Any]]:
+    """Return the columns of Parquet, or of text with tabs, in .tsv, or commas between its cells."""
+    name = path.lower()
+    if name.endswith(".parquet"):
+        with extra("parquet", "Tables of Parquet need pyarrow"):
+            from pyarrow import parquet
+        return parquet.read_table(path).to_pydict()
+    delimiter = "\t" if ".tsv" in name else ","
+    # Strict: a quotation mark that nothing closes would take many rows for one cell.
+    rows = csv.reader((line.text for line in lines(path)), delimiter=delimiter, strict=True)
+    cells: list[list[str]] = []
+    try:
+        names = next(rows, [])
+        for row in filter(None, rows):
+            if len(row) != len({*names}):
+                raise csv.Error(f"{len(row)} cells")
+            cells.append(row)
+    except csv.Error as error:
+        required = f"A table must have a cell in each row for each of its different names {names}."
+        received = f"Received: {path!r}, line {rows.line_num}: {error}."
+        raise ValueError(f"{required} {received}") from None
+    return dict(zip(names, zip(*cells)))
 
 
 def blocks(
