@@ -1,9 +1,12 @@
 """Exported models in Hugging Face's transformers, and in tools that stand on it; no network."""
 
+import concurrent.futures
+import copy
 import doctest
 import json
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -302,9 +305,10 @@ def test_log_probabilities_loss_and_hidden_states_are_ours(words, opened):
 
 
 @on_torch
-def test_greedy_sampled_and_beamed_texts_do_not_depend_on_the_batch(words, opened):
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_greedy_sampled_and_beamed_texts_do_not_depend_on_the_batch(side, words, opened):
     model, tokenizer = opened
-    tokenizer.padding_side = "left"
+    tokenizer.padding_side = side
     prompts = ["the cat sleeps", "the", "dogs bark . the"]
     batch = tokenizer(prompts, return_tensors="pt", padding=True)
     settings = {"max_new_tokens": 8, "do_sample": False}
@@ -328,6 +332,48 @@ def test_greedy_sampled_and_beamed_texts_do_not_depend_on_the_batch(words, opene
     new = drawn[:, start:]
     assert drawn.shape[0] == 9 and len(torch.unique(new)) > 5
     assert not (new == tokenizer.unk_token_id).any()
+    settings = {"max_new_tokens": 1, "return_dict_in_generate": True, "output_logits": True}
+    logits = model.generate(**batch, **settings).logits[0]
+    for prompt, row in zip(prompts, logits):
+        alone = model(**tokenizer(prompt, return_tensors="pt")).logits[0, -1]
+        torch.testing.assert_close(row, alone)
+
+
+@on_torch
+def test_copies_of_a_model_have_networks_of_their_own(words, opened):
+    model, tokenizer = opened
+    inputs = tokenizer("the cat sleeps", return_tensors="pt")
+
+    def changed(copy):
+        with torch.no_grad():
+            for parameter in copy.parameters():
+                parameter.mul_(0.5)
+        copy(**inputs)
+        return copy
+
+    expected, network = model(**inputs).logits, model.network
+    network.vocabulary = words.vocabulary
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        copies = [*pool.map(copy.deepcopy, [model] * 2), pickle.loads(pickle.dumps(model))]
+        [*pool.map(changed, copies)]
+    assert torch.equal(model(**inputs).logits, expected)
+    scores = [dualnet.score(net, TEXT).perplexity for net in (network, words)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5)
+    assert all(not torch.equal(copy(**inputs).logits, expected) for copy in copies)
+
+
+@on_torch
+def test_words_that_a_model_does_not_have_are_refused_with_the_way_out(opened):
+    model, tokenizer = opened
+    tokenizer.add_tokens(["zebra"])
+    for call in (
+        lambda: model(**tokenizer("the zebra", return_tensors="pt")),
+        lambda: model.generate(**tokenizer("the zebra", return_tensors="pt"), max_new_tokens=2),
+        lambda: model.resize_token_embeddings(len(tokenizer)),
+        model.get_input_embeddings,
+    ):
+        with pytest.raises((ValueError, NotImplementedError), match="to add words, train a model"):
+            call()
 
 
 @on_torch

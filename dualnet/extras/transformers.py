@@ -2,11 +2,11 @@
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 
-from dualnet._checks import StrPath, extra
+from dualnet._checks import ArgumentError, StrPath, extra
 from dualnet.builders import LanguageModel, names_in
 from dualnet.builders.graph import with_masks
 from dualnet.extras.transformers_folder import write_modeling
@@ -32,6 +32,10 @@ __all__ = [
 
 Output = dict[str, Any]  # the entries that all answers have
 NEVER = -1e4  # logit of the padding token: a probability of 0, and finite even in float16
+FIXED = (
+    "The words of an exported model and their embeddings are fixed: to add words, train a model "
+    "that has them by `dualnet train NAME --weights RUN`, and export that."
+)
 
 
 class _Exported:
@@ -102,25 +106,28 @@ class StateCache(transformers.Cache):
 class _Network:
     """A Keras model that reads tokens with the parameters of a PyTorch model.
 
-    It belongs to every copy of that model: each gives its own parameters before it reads.
+    That gives its parameters before it reads; its copies have networks of their own.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.model = LanguageModel.from_config(config)
-        graph = self.model.graph.without_past_decode()
-        self.variables = names_in(graph.core)
-        hidden = [output for output in graph.layer_outputs.values() if output is not graph.hidden]
-        outputs = [graph.word_logits, *graph.new_states, *hidden, graph.hidden]
-        self.core = keras.Model([graph.tokens, *graph.states], outputs)
-        self.masked: keras.Model | None = None  # reads padding, whose id is -1
-        if graph.padded:
-            self.masked = self.core
-        # A cache, and layers of a Keras model of one's own, know nothing of padding.
-        elif self.model.can_mask:
-            self.masked = with_masks(self.core)
+        self.config = config
+        # On the CPU, whatever `from_pretrained` and Keras have as their default.
+        with torch.device("cpu"), keras.device("cpu"):
+            self.model = LanguageModel.from_config(config)
+            graph = self.model.graph.without_past_decode()
+            self.variables = names_in(graph.core)
+            hidden = [out for out in graph.layer_outputs.values() if out is not graph.hidden]
+            outputs = [graph.word_logits, *graph.new_states, *hidden, graph.hidden]
+            self.core = keras.Model([graph.tokens, *graph.states], outputs)
+            self.masked: keras.Model | None = None  # reads padding, whose id is -1
+            if graph.padded:
+                self.masked = self.core
+            # A cache, and layers of a Keras model of one's own, know nothing of padding.
+            elif self.model.can_mask:
+                self.masked = with_masks(self.core)
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "_Network":
-        return self
+    def __reduce__(self) -> tuple[object, ...]:  # of copies and pickles
+        return _Network, (self.config,)
 
     def read(
         self, tokens: torch.Tensor, mask: torch.Tensor, states: list[torch.Tensor], training: bool
@@ -158,9 +165,7 @@ class _Reading(_Saved, transformers.PreTrainedModel):
 
     def __init__(self, config: DualnetConfig) -> None:
         super().__init__(config)
-        # On the CPU, whatever `from_pretrained` and Keras have as their default.
-        with torch.device("cpu"), keras.device("cpu"):
-            network = _Network(config.network or {})
+        network = _Network(config.network or {})
         self.weights = nn.Module()
         for name, variable in network.variables.items():
             if variable.trainable:
@@ -178,6 +183,11 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         Functions of dualnet take it, after `network.vocabulary` is set where they read text.
         """
         return self._bound().model
+
+    def get_input_embeddings(self, *_: object) -> NoReturn:
+        raise NotImplementedError(FIXED)  # which the library expects of models without
+
+    set_input_embeddings = get_input_embeddings
 
     def _bound(self) -> _Network:
         """Return the network with the parameters as they are now in the place of its weights."""
@@ -203,12 +213,14 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         if input_ids is None:
             raise ValueError("`input_ids` must be given: the model reads no `inputs_embeds`.")
         rows, time = input_ids.shape
-        is_token = input_ids != self.config.vocab_size - 1
+        last = self.config.vocab_size - 1
+        is_token = input_ids != last
         if attention_mask is not None:  # in generation, also of the tokens before
             is_token = is_token & attention_mask[:, -time:].bool()
-        if (is_token & (input_ids < 0)).any():
-            last = self.config.vocab_size - 1
-            raise ValueError(f"`input_ids` must hold ids of the model, 0 to {last}, at tokens.")
+        wrong = input_ids[is_token & ((input_ids < 0) | (input_ids > last))]
+        if len(wrong):
+            required = f"must hold ids of the model, 0 to {last}, at tokens."
+            raise ArgumentError("input_ids", required, f" {FIXED}", input_ids=wrong.tolist())
         cache = past_key_values if cache is None else cache
         with keras.device(str(self.device)):
             network = self._bound()
@@ -218,6 +230,10 @@ class _Reading(_Saved, transformers.PreTrainedModel):
             logits, states, hidden = network.read(tokens, is_token, cache.states, self.training)
         cache.states, cache.num_read = states, cache.num_read + time
         logits = nn.functional.pad(logits, (0, 1), value=NEVER)
+        if not is_token.all():  # padding answers as the last token before, for `generate`
+            columns = torch.arange(time, device=logits.device) * is_token
+            places = columns.cummax(dim=1).values[..., None]
+            logits, *hidden = (part.take_along_dim(places, dim=1) for part in (logits, *hidden))
         keeps = self.config.use_cache and not self.training if use_cache is None else use_cache
         shows = output_hidden_states or self.config.output_hidden_states
         others = {
@@ -228,7 +244,6 @@ class _Reading(_Saved, transformers.PreTrainedModel):
             others,
             logits=logits,
             last=hidden[-1],
-            is_token=is_token,
             labels=labels,
             items=num_items_in_batch,
         )
@@ -248,7 +263,8 @@ class DualnetForCausalLM(_Reading, transformers.GenerationMixin):
         input_ids: int `(batch, time)`. Begin a text with `<eos>`, as `add_bos_token=True` of the
             tokeniser does.
         attention_mask: `(batch, time)`, 0 at padding, on either side: a state passes over it
-            unchanged. By default, the padding token is padding.
+            unchanged, and the logits there are those of the last token before. By default, the
+            padding token is padding.
         labels: int `(batch, time)`, shifted by the model, as usual there; -100 is left out.
         cache: the `StateCache` of the tokens before, also called `past_key_values`.
         use_cache, output_hidden_states, return_dict: As usual there. The hidden states are the
@@ -308,12 +324,10 @@ class DualnetForSequenceClassification(_Reading):
         others: Output,
         *,
         last: torch.Tensor,
-        is_token: torch.Tensor,
         labels: torch.Tensor | None,
         **_: object,
     ) -> ModelOutput:
-        end = (torch.arange(is_token.shape[1], device=is_token.device) * is_token).argmax(dim=1)
-        logits = self.score(last[torch.arange(len(last)), end].to(self.score.weight.dtype))
+        logits = self.score(last[:, -1].to(self.score.weight.dtype))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
