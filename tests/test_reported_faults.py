@@ -1,5 +1,6 @@
 """Faults that others reported, or attacks found, each with its right value."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -14,7 +15,7 @@ import dualnet
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet.layers import EmbeddingDropout, IOGate, MeanOfProbabilities, NeuralCache
-from dualnet.text import load_tokenizer, train_tokenizer
+from dualnet.text import ByteTokenizer, load_tokenizer, train_tokenizer
 from tests.checks import array, once
 
 GUIDES = Path(__file__).parents[1] / "docs" / "guides"
@@ -44,6 +45,18 @@ def test_a_tokeniser_with_dropout_encodes_a_text_in_one_way(tmp_path):
     (tmp_path / "t.json").write_text(json.dumps(data))
     tokenizer = load_tokenizer(tmp_path / "t.json")
     assert len({tuple(tokenizer.encode("the cat sat on the mat")) for _ in range(20)}) == 1
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe", "characters"])
+def test_blank_lines_beyond_the_first_are_said_to_be_lost_and_are_not_counted(kind):
+    size = {"bpe": 260}.get(kind)
+    made = ByteTokenizer() if kind == "bytes" else train_tokenizer(["a b"], kind, size=size)
+    tokenizer = dataclasses.replace(made, documents="blank-line")
+    assert made.loses == "" and tokenizer.loses.startswith("blank lines beyond the first")
+    for text in ("a\n\n\nb", "a\n \n\nb", "a\n\nb"):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == "a\n\nb"
+        assert dualnet.evaluation.comparable(tokenizer, ids, 4 * np.log(2)).bits_per_byte == 1
 
 
 # --- surprisal

@@ -258,7 +258,7 @@ def _note(text: Text, tokenizer: Tokenizer) -> str:
             f"Reading {text.source!r} as words, since its rare words are {UNK} already. For "
             "byte-level BPE: --tokenizer bpe:8000."
         )
-    loses = "capitals alone" if tokenizer.lowercase else "nothing"
+    loses = "capitals alone" if tokenizer.lowercase else tokenizer.loses or "nothing"
     return (
         f"Reading {text.source!r} as byte-level BPE, which loses {loses}; {len(tokenizer):,} "
         f"tokens suit the {text.size('train'):,} bytes of train. For words: --tokenizer words."

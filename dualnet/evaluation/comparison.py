@@ -96,9 +96,9 @@ def comparable(
 ) -> Comparable:
     """Return the loss of a text per byte, per character and per word.
 
-    There are no such figures where the ids do not tell the text: if `tokenizer.loses` is not
+    There are no such figures where the ids do not tell the text: if `tokenizer.unspelt` is not
     "", or with `<unk>` among the ids, whose text the model has not predicted. `<eos>` counts as
-    what it stands for, one newline or two.
+    what it stands for, one newline or two: further blank lines are not predicted, nor counted.
 
     Args:
         tokenizer: `Tokenizer` of the ids.
@@ -118,14 +118,14 @@ def comparable(
     """
     is_one = not isinstance(ids, (list, tuple)) or not any(map(np.ndim, ids))
     texts = (totals_of(tokenizer, text, 0.0) for text in ([ids] if is_one else ids))
-    return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.loses)).comparable()
+    return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.unspelt)).comparable()
 
 
 def totals_of(tokenizer: Tokenizer, ids: ArrayLike, nats: float) -> Totals:
     """Return the totals of a text, of which `ids` were predicted with a loss of `nats` in all."""
     array = np.asarray(ids)
-    totals = Totals(texts=1, nats=float(nats), tokens=len(array), not_comparable=tokenizer.loses)
-    if tokenizer.loses or not len(array):
+    totals = Totals(texts=1, nats=float(nats), tokens=len(array), not_comparable=tokenizer.unspelt)
+    if tokenizer.unspelt or not len(array):
         return totals
     array = check_tokens(array, len(tokenizer), least=1, name="ids")
     spelling = tokenizer.spelling

@@ -13,7 +13,7 @@ import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._files import write_whole
-from dualnet.text.plain_text import END, ENDS, EOS, UNK
+from dualnet.text.plain_text import END, ENDS, EOS, MORE_BLANK_LINES, UNK
 from dualnet.text.tokenizer import Span, Tokenizer
 
 END_NAMES = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "[SEP]")
@@ -177,7 +177,7 @@ class LibraryTokenizer(Tokenizer):
             for token in self._added.values()
         )
         if spells and end_is_special and not strips:
-            return ""
+            return MORE_BLANK_LINES * (self.documents == "blank-line")
         return f"the tokens of this {self.kind} tokeniser need not spell the text byte by byte"
 
     @functools.cached_property
@@ -211,7 +211,7 @@ class LibraryTokenizer(Tokenizer):
             end = ENDS[self.documents].encode()
             spelt = (end if i == self.eos_id else self._spelt[i] for i in ids)
             return b"".join(spelt).decode(errors="replace")
-        if not self.loses and self.unk_id not in ids:
+        if not self.unspelt and self.unk_id not in ids:
             return super().decode(ids)
         texts = self._library.decode_batch(self._documents(ids), skip_special_tokens=False)
         return ENDS[self.documents].join(texts)
@@ -290,7 +290,10 @@ class ByteTokenizer(Tokenizer):
     eos_id: ClassVar[int] = BYTE_EOS
     unk_id: ClassVar[None] = None
     sha256: ClassVar[str] = hashlib.sha256(b"dualnet bytes 1").hexdigest()
-    loses: ClassVar[str] = ""
+
+    @property
+    def loses(self) -> str:
+        return MORE_BLANK_LINES * (self.documents == "blank-line")
 
     @functools.cached_property
     def words(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -10,6 +10,7 @@ EOS, UNK = "<eos>", "<unk>"
 DOCUMENTS = ("line", "blank-line", "file")  # what ends a document, and so where <eos> stands
 END = "\udc00"  # the mark: a lone surrogate, which no text holds
 ENDS = {"line": "\n", "blank-line": "\n\n", "file": "\n"}  # how `<eos>` is written
+MORE_BLANK_LINES = "blank lines beyond the first between documents"
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 BLANKS = b" \t\r\n\f\v"

@@ -12,7 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_choice
-from dualnet.text.plain_text import DOCUMENTS, ENDS, EOS, UNK, check_text, documents_of, marked
+from dualnet.text.plain_text import (
+    DOCUMENTS,
+    ENDS,
+    EOS,
+    MORE_BLANK_LINES,
+    UNK,
+    check_text,
+    documents_of,
+    marked,
+)
 
 Span = tuple[int, tuple[int, int]]  # an id, and the characters that it stands for
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
@@ -109,10 +118,15 @@ class Tokenizer(abc.ABC):
     def loses(self) -> str:
         """What the ids of a text do not tell, in words; "" if text is decoded unchanged."""
 
+    @property
+    def unspelt(self) -> str:
+        """What the ids do not tell of the documents in a text, and of one blank line after each."""
+        return self.loses.removeprefix(MORE_BLANK_LINES)
+
     @functools.cached_property
     def spelling(self) -> tuple[bytes, ...]:
-        """The UTF-8 bytes that each id stands for, if `loses` is ""; b"" for `<unk>`."""
-        if self.loses:
+        """The UTF-8 bytes that each id stands for, if `unspelt` is ""; b"" for `<unk>`."""
+        if self.unspelt:
             raise ArgumentError("tokenizer", f"must spell its text. Received: {self.loses}.")
         special = {self.unk_id: b"", self.eos_id: ENDS[self.documents].encode()}
         return tuple(special.get(i, token) for i, token in enumerate(self._spelt))
