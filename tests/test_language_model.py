@@ -182,9 +182,12 @@ def test_streams_that_do_not_go_on_and_unknown_ids_and_words_are_refused(build, 
         model.fit(tokens_of((8, 5)) + 90, tokens_of((8, 5)), batch_size=4, verbose=0)
     with pytest.raises(ValueError, match="`inputs` must hold ids of the model's vocabulary"):
         model(np.array([[1, 90]]))
-    model.vocabulary = Vocabulary(tuple(reversed(corpus.vocabulary.words)))
-    with pytest.raises(ValueError, match=r"`x` must have the vocabulary of the model"):
-        model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
+    words = corpus.vocabulary.words
+    readings = {"documents": "blank-line"}, {"lowercase": True}
+    for vocabulary in (Vocabulary(words[::-1]), *(Vocabulary(words, **how) for how in readings)):
+        model.vocabulary = vocabulary
+        with pytest.raises(ValueError, match="`x` must have the vocabulary of the model, and read"):
+            model.fit(corpus.batches("train", batch_size=4, sequence_length=9), verbose=0)
     with pytest.raises(ValueError, match=r"`vocabulary` must have the .* words.*vocabulary_size="):
         model.vocabulary = Vocabulary(("more", *corpus.vocabulary.words))
 

@@ -338,8 +338,8 @@ class StreamModel(ClearsAllGradients):
         """Raise `ArgumentError` if `data`, of a corpus, has other tokenisers than the model."""
         for name in self.tokenisers:
             ours, theirs = getattr(self, name), getattr(data, name, None)
-            if ours is not None and theirs is not None and theirs.sha256 != ours.sha256:
-                required = "must have the vocabulary of the model, whose ids mean other words."
+            if ours is not None and theirs is not None and theirs != ours:
+                required = "must have the vocabulary of the model, and read text as it does."
                 received = f"Received: {theirs!r}, where the model has {ours!r}."
                 keyword = "vocabulary=model.vocabulary"
                 if len(self.tokenisers) > 1:

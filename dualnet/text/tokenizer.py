@@ -69,7 +69,9 @@ class Tokenizer(abc.ABC):
         check_choice("documents", self.documents, DOCUMENTS)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.kind}, {len(self)} tokens, sha256={self.sha256[:12]}…)"
+        reading = f"documents={self.documents!r}, lowercase={self.lowercase}"
+        tokens = f"{len(self)} tokens, sha256={self.sha256[:12]}…"
+        return f"{type(self).__name__}({self.kind}, {tokens}, {reading})"
 
     def __len__(self) -> int:
         return len(self.words)

@@ -114,7 +114,7 @@ def check_vocabulary(
     """Raise `ValueError` if `corpus` has other words than the model or RUN `owner`."""
     for side in ("vocabulary", "source_vocabulary"):
         loaded, own = getattr(corpus, side, None), getattr(owner, side, None)
-        if loaded and own and loaded.sha256 != own.sha256:
+        if loaded and own and loaded != own:
             message = f"must have the vocabulary of {description}, in the same order. Received: "
             way_out = "Load it with vocabulary=model.vocabulary, or pairs with "
             way_out += "tokenizer=(model.source_vocabulary, model.vocabulary)."
