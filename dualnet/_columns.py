@@ -36,8 +36,8 @@ def texts_of(
     """Return the texts that the argument `name` holds.
 
     Args:
-        value: str; a sequence, NumPy array or pandas column of str; or, with `column`, a table: a
-            DataFrame or a dict of columns.
+        value: str; a sequence, NumPy array or column, of pandas, polars or Arrow, of str; or, with
+            `column`, a table: a DataFrame, a table of Arrow or a dict of columns.
         column: Name of the column of a table that has the texts.
         called: Name of the argument that is `column`, for errors.
 
@@ -59,7 +59,7 @@ def texts_of(
     if isinstance(value, str):
         return Texts([value], None, is_one=True)
     texts = []
-    for row, text in enumerate(value, 1):
+    for row, text in enumerate(_plain(value), 1):
         if not isinstance(text, str):
             received = f"Received: {shown(text)} of type {type(text).__name__} as text {row}."
             raise ArgumentError(name, f"must be a string or a sequence of strings. {received}")
@@ -71,7 +71,9 @@ def columns_of(value: object) -> list[Column] | None:
     """Return the names of the columns of a table; None for what is none."""
     if isinstance(value, Mapping):
         return [*value]
-    names = getattr(value, "columns", getattr(value, "column_names", None))
+    names = getattr(value, "columns", None)
+    if names is None or hasattr(value, "to_pydict"):  # Arrow's `columns` are the cells
+        names = getattr(value, "column_names", None)
     return None if names is None or isinstance(value, type) else [*names]
 
 
@@ -84,10 +86,15 @@ def column_of(table: Any, names: list[Column], column: Column, *, name: str = "c
             did_you_mean(column, map(str, names)),
             **{name: column},
         )
-    texts = table[column]
-    if columns_of(texts) is not None:  # two of one name, or a dict of `DataFrame.to_dict`
+    # Two of one name, or a dict of `DataFrame.to_dict`.
+    if names.count(column) > 1 or columns_of(table[column]) is not None:
         raise ArgumentError(name, "must name one column of texts, not a table.", **{name: column})
-    return texts
+    return _plain(table[column])
+
+
+def _plain(column: Any) -> Any:
+    """Return an array of Arrow as a list, since its cells are no str; all else as it is."""
+    return column.to_pylist() if hasattr(column, "to_pylist") else column
 
 
 def labels_of(value: object) -> Any:

@@ -86,6 +86,24 @@ def test_long_tables_keep_the_labels_of_pandas(model):
     assert [*pairs.index] == ["x", "y"] and [*pairs["sentence_good"]] == TEXTS[:2]
 
 
+@pytest.mark.slow  # `make test` does not install pyarrow
+def test_arrays_and_tables_of_arrow_are_read_as_lists_are(model):
+    [pa] = needed("parquet", "pyarrow")
+    texts, pair = pa.array(TEXTS), [("the cat", "cat the")]
+    for kind in (texts, texts.dictionary_encode(), pa.chunked_array([TEXTS[:2], TEXTS[2:]])):
+        for table in (pa.table({"a": kind}), pa.record_batch({"a": texts})):
+            assert dualnet.score(model, kind) == dualnet.score(model, TEXTS)
+            assert dualnet.score(model, table, column="a") == dualnet.score(model, TEXTS)
+    assert dualnet.score(model, pa.table({"a": pa.array([], pa.null())}), column="a") == []
+    pairs = pa.table({"good": ["the cat"], "bad": ["cat the"]})
+    found, expected = read_pairs(pairs, ["good", "bad"]), read_pairs(pair)
+    assert [(one.good, one.bad) for one in found] == [(one.good, one.bad) for one in expected]
+    with pytest.raises(dualnet.ArgumentError, match=r"of \['a'\].*Did you mean 'a'"):
+        dualnet.score(model, table, column="ab")
+    with pytest.raises(dualnet.ArgumentError, match="must name one column"):
+        dualnet.score(model, pa.table([texts, texts], names=["a", "a"]), column="a")
+
+
 def test_without_pandas_a_table_names_the_extra(model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(ImportError, match=r"dualnet\[pandas\]"):

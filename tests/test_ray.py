@@ -11,6 +11,7 @@ import dualnet
 from dualnet.text import ByteTokenizer
 from tests.checks import once, small
 
+pyarrow = pytest.importorskip("pyarrow", reason='this test needs pip install "dualnet[ray]"')
 ray = pytest.importorskip("ray", reason='this test needs pip install "dualnet[ray]"')
 pytestmark = [once, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 LINES = [f"{'word ' * (1 + i * 7 % 5)}{i}\n" for i in range(60)]
@@ -37,6 +38,13 @@ def test_rows_go_beside_the_columns_of_a_batch(path):
     for row, score, number in zip(table.to_pylist(), scores, (5, 6)):
         assert row["id"] == number and tuple(row["words"]) == score.words
         np.testing.assert_allclose(row["log_probabilities"], score.log_probabilities, rtol=1e-5)
+    arrow = pyarrow.table({"id": pyarrow.array([5, 6], "int8"), "text": ["a cat", "b"]})
+    arrow = arrow.set_column(1, "text", arrow["text"].dictionary_encode())
+    found = Scorer(path / "model.keras", end="", temperature=2.0)(arrow)
+    assert found.to_pylist() == table.to_pylist()
+    assert found.schema.types == [*arrow.schema.types, *table.schema.types[2:]]
+    for empty in (arrow.slice(0, 0), pyarrow.table({"text": pyarrow.array([], "null")})):
+        assert Scorer(path / "model.keras")(empty).schema.types[-2:] == table.schema.types[-2:]
     rows = Scorer(path / "model.keras", format="surprisal", words=True)(batch).to_pylist()
     assert [(row["id"], row["token"]) for row in rows] == [
         (5, "a"), (5, "cat"), (5, "<eos>"), (6, "b"), (6, "<eos>"),

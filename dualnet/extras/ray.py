@@ -1,12 +1,11 @@
 """Scores of texts in Ray Data, on as many machines as there are."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_choice
-from dualnet._columns import texts_of, to_arrow
+from dualnet._columns import ManyTexts, columns_of, texts_of, to_arrow
 from dualnet.adaptation.surprisals import surprisals
 from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.requests import Scoring, Surprising
@@ -79,23 +78,25 @@ class Scorer:
         else:
             self.scorer = TextScorer(model, request)
 
-    def __call__(self, batch: Mapping[str, Any]) -> Any:
-        """Return the `pyarrow.Table` of the rows of a batch, a mapping of columns."""
-        columns = {name: [*values] for name, values in batch.items()}
+    def __call__(self, batch: ManyTexts) -> Any:
+        """Return the `pyarrow.Table` of the rows of a batch: a dict, of pandas or of Arrow."""
         if self.format == "pairs":
-            items: Any = read_pairs(columns)
+            items: Any = read_pairs(batch)
         else:
-            items = [text + self.end for text in texts_of("batch", columns, self.column).texts]
+            items = [text + self.end for text in texts_of("batch", batch, self.column).texts]
         rows = self.scorer.rows(items)
-        places = [row["sentence_id"] - 1 for row in rows]
+        places = np.array([row["sentence_id"] - 1 for row in rows], int)
         kinds = {name: kind for name, kind in self.scorer.columns.items() if name != "sentence_id"}
         left_out = {*kinds, self.column if self.format == "surprisal" else ""}
         table = to_arrow(rows, kinds)
-        for name in reversed([name for name in columns if name not in left_out]):
+        for name in reversed([name for name in columns_of(batch) or [] if name not in left_out]):
             values = batch[name]
-            if isinstance(values, np.ndarray):  # Arrow takes one dimension, and no lists of dates
-                values = values[places] if values.ndim == 1 else values[places].tolist()
+            if hasattr(values, "to_pylist"):  # of Arrow, whose type stays
+                column = values.take(places)
+            elif isinstance(values, np.ndarray):  # Arrow takes one dimension, no lists of dates
+                column = [values[places] if values.ndim == 1 else values[places].tolist()]
             else:
-                values = [columns[name][place] for place in places]
-            table = table.add_column(0, name, [values])
+                cells = [*values]
+                column = [[cells[place] for place in places]]
+            table = table.add_column(0, name, column)
         return table
