@@ -16,7 +16,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet.layers import EmbeddingDropout, IOGate, MeanOfProbabilities, NeuralCache
 from dualnet.text import ByteTokenizer, load_tokenizer, train_tokenizer
-from tests.checks import array, once
+from tests.checks import array, needed, once
 
 GUIDES = Path(__file__).parents[1] / "docs" / "guides"
 
@@ -155,3 +155,28 @@ def test_no_update_is_lost_by_the_client_of_the_guide_in_threads(tmp_path, monke
         thread.join()
     in_turn = [names["read"]("second", text) for _ in range(9)]
     assert names["read"]("first", text) == pytest.approx(in_turn[-1], rel=1e-4)
+
+
+# --- exports
+
+
+@once
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "licences"),
+    [
+        ("served", "served/assets.extra/LICENSES_SOURCES"), ("m.onnx", "m.onnx.LICENSES_SOURCES"),
+        ("m.tflite", "m.tflite.LICENSES_SOURCES"),
+    ],
+)  # fmt: skip
+def test_an_exported_shipped_model_carries_its_licence(path, licences, cli, tmp_path):
+    [onnx] = needed("onnx", "onnx")
+    said = cli(f"export lstm.wikitext-2 {tmp_path}/{path}")
+    expected = (dualnet.load("lstm.wikitext-2").run.path / "LICENSES_SOURCES").read_text()
+    assert (tmp_path / licences).read_text() == expected and "LICENSES_SOURCES" in said
+    if path == "m.onnx":
+        [stored] = onnx.load(tmp_path / path).metadata_props
+        assert stored.value == expected
+    if path.startswith("m."):  # of another model, it would be wrong
+        dualnet.export(zoo.build("lstm", vocabulary_size=9, units=4), tmp_path / path)
+        assert [file.name for file in tmp_path.iterdir()] == [path]

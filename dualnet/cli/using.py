@@ -30,7 +30,7 @@ from dualnet.requests import (
     Translating,
 )
 from dualnet.runs import Run
-from dualnet.runs.shipped import list_shipped, shipped_of_english
+from dualnet.runs.shipped import LICENCES, licences_of, list_shipped, shipped_of_english
 
 if TYPE_CHECKING:
     from dualnet.builders import TranslationModel
@@ -181,6 +181,8 @@ def export(options: Export) -> Result:
         lines = [f"SavedModel with the endpoints {', '.join(endpoints)} in {path}"]
         if reason := serving.why_no_text(model):
             lines.append(f"No text endpoints: {reason}")
+    if licences_of(run):
+        lines.append(f"Its terms, in {LICENCES} with it, apply to what is made from the weights.")
     if options.tokens:
         shared = serving.token_map(options.tokens, model.vocabulary)
         result |= {"unknown_tokens": shared.unknown, "unused_units": shared.unused}

@@ -15,6 +15,7 @@ from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel
 from dualnet.builders.model import check_exports
 from dualnet.layers import LSTMCell, PerGateLSTMCell, Recurrence
+from dualnet.runs.shipped import licences_of
 from dualnet.text import Tokenizer
 from dualnet.text.files import lines
 
@@ -159,7 +160,8 @@ def sherpa_bytes(model: LanguageModel, mapping: TokenMap) -> bytes:
 
     specs = [tf.TensorSpec((None, 1), tf.int64, name="token")]
     specs += [tf.TensorSpec((layers, None, units), tf.float32, name=name) for name in "hc"]
-    metadata = {"num_layers": layers, "hidden_size": units, "sos_id": mapping.sos_id}
+    sizes = {"num_layers": layers, "hidden_size": units, "sos_id": mapping.sos_id}
+    metadata = {**sizes, **licences_of(model.run)}
     # sherpa-onnx knows inputs and outputs by their order.
     return one_step.to_onnx(step, specs, outputs=("score", "new_h", "new_c"), metadata=metadata)
 

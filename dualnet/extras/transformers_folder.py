@@ -62,7 +62,7 @@ def write_transformers_folder(model: LanguageModel, folder: Path) -> None:
     if tokenizer is not None:
         _write_tokenizer(folder, tokenizer)
     (folder / README).write_text(model_card(model, model.run, library="transformers"), "utf-8")
-    copy_licences(folder, [] if model.run is None else [model.run.path])
+    copy_licences(folder, model.run)
 
 
 def write_modeling(folder: Path) -> None:

@@ -39,11 +39,10 @@ def model_card(
     import jinja2
 
     table = {} if run is None else run.table
-    licence, title = "", name or model.name
+    title = name or model.name
+    licence = shipped.licences_of(run).get(shipped.LICENCES, "").rstrip()
     if run is not None:
         title = name or (run.path.resolve().name if run.is_folder else title)
-        if (file := run.path / shipped.LICENCES).is_file():
-            licence = file.read_text("utf-8").rstrip()
     recipe = table.get("recipe", {})
     template = (resources.files("dualnet.runs") / "model_card.md").read_text("utf-8")
     text = jinja2.Template(template, trim_blocks=True, keep_trailing_newline=True).render(

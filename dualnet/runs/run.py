@@ -52,6 +52,9 @@ class Run:
         self.table = table
         self._checked: set[str] = set()
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     @classmethod
     def open(cls, path: StrPath, *, name: str = "path") -> Run:
         """Open a RUN folder, the shipped model of a name, or a `.keras` file.

@@ -1,7 +1,6 @@
 """The trained models that are shipped with dualnet: RUN folders in `zoo/pretrained/`."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 from dualnet._checks import ArgumentError, StrPath
@@ -71,12 +70,18 @@ def source_of(run: StrPath) -> str:
     return folder.name if is_shipped(folder) else str(folder.resolve())
 
 
-def copy_licences(folder: Path, runs: Iterable[StrPath]) -> None:
-    """Copy the licences of the text and weights of `runs`, where there are some, to `folder`."""
-    files = [find_run(run) / LICENCES for run in runs]
+def licences_of(*runs: StrPath | None) -> dict[str, str]:
+    """Return the licences of the text and weights of `runs` by the name of their file, if any."""
+    files = [find_run(run) / LICENCES for run in runs if run]
     texts = dict.fromkeys(file.read_text("utf-8") for file in files if file.is_file())
-    if texts:
-        write_whole(folder / LICENCES, "\n".join(texts))
+    return {LICENCES: "\n".join(texts)} if texts else {}
+
+
+def copy_licences(folder: Path, *runs: StrPath | None) -> None:
+    """Write the licences of `runs`, if any, into `folder`, which may be absent."""
+    for name, text in licences_of(*runs).items():
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / name, text)
 
 
 def names_of_shipped() -> str:

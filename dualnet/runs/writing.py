@@ -33,6 +33,6 @@ def write_files(
     run_folder.write_vocabularies(folder, model)
     write_weights(folder, model)
     run_folder.write_card(folder, card)
-    copy_licences(folder, sources)
+    copy_licences(folder, *sources)
     text = model_card(model, Run.open_folder(folder))
     write_whole(folder / README, text.replace(folder.name, title or folder.name))

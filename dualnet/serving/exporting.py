@@ -19,6 +19,7 @@ from dualnet._formats import ADDED, Writer
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
 from dualnet.requests import SUFFIXES, Exporting, ExportingArguments, format_of
+from dualnet.runs.shipped import LICENCES, copy_licences
 from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.loading import TOKENIZER_FILES
@@ -101,6 +102,9 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
     - "transformers" writes a folder that Hugging Face's library opens with `dualnet.transformers`.
     - "sherpa-onnx" writes an ONNX file for the speech recogniser sherpa-onnx, from a model whose
       layers are plain LSTMs of one size, in the ids of `tokens`.
+
+    `LICENSES_SOURCES` of a shipped model comes along: in `assets.extra`, in the folder of
+    transformers, beside a file and in the metadata of ONNX.
 
     Endpoints keep no state between requests, so clients cannot affect each other. The guide "Serve
     and export" lists the inputs and outputs of each endpoint, their types and shapes, and what they
@@ -191,6 +195,7 @@ def _write_saved_model(model: LanguageModel, request: Exporting, folder: Path) -
             stacklevel=6,
         )
     saved_model.write_saved_model(model, str(folder), names, request.max_tokens, memories)
+    copy_licences(folder / "assets.extra", model.run)
 
 
 def _export_file(model: LanguageModel, path: Path, format: str, request: Exporting) -> None:
@@ -206,11 +211,12 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
     with _explained("path", path), workplace_beside(path) as unfinished:
         if model.vocabulary is not None and format not in ADDED:
             model.vocabulary.save(unfinished / model.vocabulary.file_name)
+        copy_licences(unfinished, model.run)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)
         # Killed from here on, it leaves no model, rather than one beside another's tokeniser.
         path.unlink(missing_ok=True)
-        for name in TOKENIZER_FILES:
+        for name in (*TOKENIZER_FILES, LICENCES):
             beside = path.with_name(f"{path.name}.{name}")
             beside.unlink(missing_ok=True)
             if (unfinished / name).exists():

@@ -10,6 +10,7 @@ from dualnet._contexts import dtype_policy, hidden_stderr
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel
 from dualnet.layers._mixture import in_one_piece
+from dualnet.runs.shipped import licences_of
 
 # A function that computes one step, and the specs of its arguments.
 OneStep = tuple[Callable[..., Tensors], list[tf.TensorSpec]]
@@ -18,7 +19,8 @@ OneStep = tuple[Callable[..., Tensors], list[tf.TensorSpec]]
 def onnx_bytes(model: LanguageModel) -> bytes:
     """Return one step of `model` as an ONNX file."""
     # In ONNX, an output with the name of an input would be that input.
-    return to_onnx(*_one_step(in_float32(model), output_prefix="new_"))
+    step = _one_step(in_float32(model), output_prefix="new_")
+    return to_onnx(*step, metadata=licences_of(model.run))
 
 
 def to_onnx(

@@ -122,7 +122,7 @@ def begin(training: Training) -> Iterator[None]:
         remove_unfinished(folder)
         run_folder.write_vocabularies(folder, training.corpus)
         run_folder.write_card(folder, card)
-        copy_licences(folder, filter(None, [card.weights]))
+        copy_licences(folder, card.weights)
         yield
 
 
