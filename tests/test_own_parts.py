@@ -14,13 +14,14 @@ from keras import ops
 import dualnet
 from dualnet import training, zoo
 from dualnet.builders import LanguageModel, language_model, weight_names
-from dualnet.layers import LSTMCell
+from dualnet.layers import LSTMCell, Recurrence
 from tests import own_parts
 from tests.checks import (
     array,
     assert_close,
     assert_same,
     dtype_policy,
+    few_elsewhere,
     gradients,
     nll,
     once,
@@ -324,6 +325,44 @@ def test_a_part_that_does_not_fit_is_refused_with_the_way_out(own, message):
         zoo.build("lstm", **SMALL, **own)
 
 
+@keras.saving.register_keras_serializable("own")
+class LearnsStart(LSTMCell):
+    def build(self, input_shape):
+        super().build(input_shape)
+        self.start = self.add_weight(name="start", shape=(self.units,), initializer="zeros")
+
+    def get_initial_state(self, batch_size=None):
+        return [ops.zeros((batch_size, self.units)) + self.start] * 2
+
+
+@keras.saving.register_keras_serializable("own")
+class OnesFirst(KerasStyleCell):
+    def get_initial_state(self, batch_size=None):
+        return ops.ones((batch_size, self.units))
+
+
+@PLAIN_LOOP
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("lstm", {"cell": LearnsStart}),
+        ("encdec", {"cell": LearnsStart}),
+        ("lstm", {"cell": OnesFirst, "recurrent_dropout": 0}),
+    ],
+)
+def test_a_cell_that_starts_from_another_state_than_zeros_is_refused(name, settings):
+    with pytest.raises(dualnet.ArgumentError, match="`cell` must start from zeros.*reset_state"):
+        zoo.build(name, **SMALL, **settings)
+
+
+def test_a_recurrence_alone_starts_from_the_state_of_its_cell():
+    recurrence = Recurrence(LearnsStart(4))
+    recurrence.build((1, 1, 3))
+    recurrence.cell.start.assign(np.ones(4))
+    x, ones = np.ones((1, 1, 3), "float32"), np.ones((1, 4), "float32")
+    assert_same([recurrence(x)[0]], [recurrence(x, initial_state=[ones, ones])[0]])
+
+
 @once
 def test_a_module_to_import_that_is_not_found_is_named(monkeypatch):
     monkeypatch.setenv("DUALNET_IMPORT", "no_such_parts")
@@ -412,6 +451,29 @@ def last_logits_only():
 def test_a_keras_model_of_another_shape_is_refused_early(core, message):
     with pytest.raises((dualnet.ArgumentError, NotImplementedError), match=message):
         LanguageModel.from_core(core())
+
+
+@pytest.mark.parametrize("policy", few_elsewhere(["mixed_bfloat16", "float32"]))
+def test_a_keras_model_of_a_large_layer_is_taken_with_its_weights(policy):
+    with dtype_policy(policy):
+        core = own_parts.core(words=50, units=500)
+    before = core.get_weights()
+    LanguageModel.from_core(core)
+    assert_same(core.get_weights(), before)
+
+
+@pytest.mark.parametrize("layer", few_elsewhere([keras.layers.GRU, keras.layers.SimpleRNN]))
+def test_a_keras_model_trains_on_one_stream(layer, corpus):
+    tokens, state = keras.Input((None,), dtype="int32"), keras.Input((4,))
+    embedded = keras.layers.Embedding(words := len(corpus.vocabulary), 3)(tokens)
+    recurrent = layer(4, return_sequences=True, return_state=True)
+    hidden, after = recurrent(embedded, initial_state=state)
+    logits = keras.layers.Dense(words)(hidden)
+    model = LanguageModel.from_core(keras.Model([tokens, state], [logits, after]))
+    model.compile("sgd")
+    batches = corpus.batches("test", batch_size=1, sequence_length=200)
+    model.fit(batches, validation_data=batches, verbose=0)
+    assert model.evaluate(batches, verbose=0)
 
 
 def test_a_gate_a_cache_and_another_vocabulary_are_refused_for_a_keras_model():

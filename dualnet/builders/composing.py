@@ -101,6 +101,7 @@ class CommonStations:
 
     def start(self, core: keras.Model) -> None:
         """Draw the initial weights of `core`, and add the penalties on all of them."""
+        _check_first_states(core)
         self.initialization.initialize(core)
         self.regularization.regularize(core)
 
@@ -121,6 +122,19 @@ class CommonStations:
     def layer_sizes(self) -> LayerSizes:
         """Return the size of each layer; raise `ArgumentError` where two do not fit together."""
         raise NotImplementedError
+
+
+def _check_first_states(core: keras.Model) -> None:
+    """Raise `ArgumentError` for a cell that starts from another state than zeros, or learns it."""
+    for layer in core._flatten_layers(include_self=False):
+        if hasattr(layer, "get_initial_state"):
+            with keras.StatelessScope([(w, ops.ones_like(w)) for w in layer.weights]):
+                states = keras.tree.flatten(layer.get_initial_state(batch_size=1))
+            if any(ops.convert_to_numpy(state).any() for state in states):
+                required = "must start from zeros, as every state of a model does."
+                received = f"Received: another `get_initial_state` of {type(layer).__name__}."
+                way_out = " Leave it out, and pass a state to `reset_state` or `advance` instead."
+                raise ArgumentError("cell", f"{required} {received}", way_out)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

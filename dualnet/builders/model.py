@@ -143,7 +143,8 @@ class LanguageModel(StreamModel):
             name: str. Name of the model.
 
         Raises:
-            ValueError: if `core` is none, or gives other logits token by token.
+            ValueError: if `core` is none, or with random weights reads ahead, or gives other logits
+                in parts.
 
         Example:
 

@@ -120,8 +120,10 @@ def classes_in(configuration: str) -> dict[str, str]:
     modules: dict[str, str] = {}
 
     def note(entry: dict[str, Any]) -> dict[str, Any]:
-        if entry.get("registered_name") and not entry["module"].startswith("keras."):
-            modules[entry["registered_name"]] = entry["module"]
+        if entry.get("registered_name"):
+            module = entry["module"] or "__main__"  # Keras leaves out that of a script
+            if not module.startswith("keras."):
+                modules[entry["registered_name"]] = module
         return entry
 
     json.loads(configuration, object_hook=note)

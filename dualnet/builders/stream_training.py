@@ -79,9 +79,11 @@ class StreamModel(ClearsAllGradients):
             tokens = ops.convert_to_tensor(tokens, "int32")
         stream = self.training_rows if training else self.evaluation_rows
         graph = self._masked_graph if stream.bucketed else self.graph
-        rows = tokens.shape[0]
         if stream.carried:
-            states = stream.read(rows)
+            states = stream.read(tokens.shape[0])
+            # Where a step is compiled for any batch size, the layers of Keras still want that of
+            # the states.
+            tokens = ops.reshape(tokens, (states[0].shape[0], ops.shape(tokens)[1]))
         else:
             states = self.initial_state(ops.shape(tokens)[0])
         if targets is not None:

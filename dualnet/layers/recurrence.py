@@ -170,7 +170,9 @@ class Recurrence(SeededLayer):
         return [ops.cast(x, self.variable_dtype) if is_float(x) else x for x in tensors]
 
     def get_initial_state(self, batch_size):
-        """Return the zero state, a list of `(batch_size, size)`."""
+        """Return the state that the cell starts from, zeros by default: `(batch, size)` each."""
+        if own := getattr(self.cell, "get_initial_state", None):
+            return tree.flatten(own(batch_size=batch_size))
         return [ops.zeros((batch_size, n), self.variable_dtype) for n in self.cell.state_size]
 
     def compute_output_shape(self, sequence_shape, initial_state_shape=None, constants_shape=None):
