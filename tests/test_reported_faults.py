@@ -1,6 +1,7 @@
 """Faults that others reported, or attacks found, each with its right value."""
 
 import dataclasses
+import io
 import json
 import re
 import subprocess
@@ -15,8 +16,9 @@ import dualnet
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet.layers import EmbeddingDropout, IOGate, MeanOfProbabilities, NeuralCache
-from dualnet.text import ByteTokenizer, load_tokenizer, train_tokenizer
-from tests.checks import array, needed, once
+from dualnet.text import ByteTokenizer, Vocabulary, load_tokenizer, train_tokenizer
+from tests.checks import array, needed, once, small
+from tests.commands import run
 
 GUIDES = Path(__file__).parents[1] / "docs" / "guides"
 
@@ -128,6 +130,20 @@ def test_dropout_of_words_reads_float_ids_exactly_in_half_precision():
 def test_modules_that_the_pages_name_are_there_after_the_import_alone():
     names = "training.epoch_seconds, dualnet.serving.why_no_text, dualnet.adaptation.RULES"
     subprocess.run([sys.executable, "-c", f"import dualnet; dualnet.{names}"], check=True)
+
+
+# --- commands
+
+
+@once
+@pytest.mark.parametrize(("encoding", "escaped"), [("ascii", r"caf\xe9"), ("cp1252", "café")])
+def test_what_standard_output_cannot_hold_is_escaped(tmp_path, monkeypatch, encoding, escaped):
+    small(Vocabulary(("café", "猫", "<eos>")), units=4).save(tmp_path / "a.keras")
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", out)
+    with pytest.warns(UserWarning, match="PYTHONIOENCODING=utf-8 writes them"):
+        assert run(f"score {tmp_path}/a.keras --text 'café 猫'") == 0
+    assert rf"{escaped} \u732b" in out.buffer.getvalue().decode(encoding)
 
 
 # --- pages

@@ -17,7 +17,9 @@ dualnet --help lists all commands, dualnet COMMAND --help the options of one.
 
 # `dualnet` alone prints the docstring. Results go to standard output, progress to standard error.
 
+import codecs
 import inspect
+import io
 import logging
 import os
 import sys
@@ -52,6 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         0
     """
     before, warnings.formatwarning = warnings.formatwarning, _warning
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="escaped")
     try:
         return _run(sys.argv[1:] if arguments is None else arguments)
     finally:
@@ -110,6 +114,16 @@ def _about(words: list[str]) -> str:
 def _warning(message: object, *_: object, **__: object) -> str:
     """Return the line of a warning, without the place in the code, which is for programmers."""
     return f"Warning: {printable(str(message))}\n"
+
+
+def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Escape characters that standard output cannot hold, and say so once."""
+    message = "Standard output cannot hold all characters. PYTHONIOENCODING=utf-8 writes them."
+    warnings.warn(message, stacklevel=1)
+    return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("escaped", _escaped)
 
 
 def _version() -> str:

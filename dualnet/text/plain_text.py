@@ -46,7 +46,7 @@ def check_text(name: str, text: str) -> str:
     surrogate = None if text.isascii() else SURROGATE.search(text)
     if surrogate:
         which = f"{surrogate[0]!r} at character {surrogate.start()}, half of a surrogate pair"
-        way_out = " Read the text with encoding='utf-8'."
+        way_out = " Read the text with encoding='utf-8', on the command line with PYTHONUTF8=1."
         raise ArgumentError(name, f"must be text that UTF-8 can hold. Received: {which}.", way_out)
     return text
 
