@@ -363,6 +363,18 @@ def test_copies_of_a_model_have_networks_of_their_own(words, opened):
 
 
 @on_torch
+@pytest.mark.parametrize("dtype", [torch.bfloat16, "float16"])
+def test_parameters_have_the_dtype_asked_for_and_logits_the_length(dtype, folder):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    assert str(model.dtype).removeprefix("torch.") == str(dtype).removeprefix("torch.")
+    ids = torch.tensor([[0, 1, 2]])
+    logits = model(ids).logits
+    torch.testing.assert_close(model(ids, logits_to_keep=2).logits, logits[:, -2:])
+    kept = torch.tensor([0, 2])
+    torch.testing.assert_close(model(ids, logits_to_keep=kept).logits, logits[:, kept])
+
+
+@on_torch
 def test_words_that_a_model_does_not_have_are_refused_with_the_way_out(opened):
     model, tokenizer = opened
     tokenizer.add_tokens(["zebra"])

@@ -47,6 +47,14 @@ def run(tmp_path_factory):
 # --- what a search finds
 
 
+def test_a_search_says_that_nothing_was_learnt(corpus, tmp_path, capsys):
+    job = write_job(tmp_path, space={"output_dropout": [0.0, 0.1]}, epochs=1, max_trials=1)
+    with in_this_process():
+        tuning.search(job, corpus, output=tmp_path / "DIR", learning_rate=1e-9)
+    assert "uniform distribution over" in (said := capsys.readouterr().err)
+    assert said.endswith("tokens: nothing was learnt.\n")
+
+
 @pytest.mark.slow
 def test_the_best_are_completed_trials_only(searched):
     folder, tuner = searched

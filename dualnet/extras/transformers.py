@@ -168,10 +168,12 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         network = _Network(config.network or {})
         self.weights = nn.Module()
         for name, variable in network.variables.items():
+            # `from_pretrained(dtype=...)` makes it the default while a model is made.
+            value = variable.value.detach().to(torch.get_default_dtype())
             if variable.trainable:
-                self.weights.register_parameter(name, variable.value)
+                self.weights.register_parameter(name, nn.Parameter(value))
             else:  # frozen, as under a gate: `from_pretrained` would let parameters be trained
-                self.weights.register_buffer(name, variable.value.detach())
+                self.weights.register_buffer(name, value)
         # Not as an attribute that PyTorch registers: its parameters are those of `weights`.
         self.__dict__["_network"] = network
         self.post_init()
@@ -208,6 +210,7 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         num_items_in_batch: int | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
         **_: object,
     ) -> ModelOutput:
         if input_ids is None:
@@ -234,6 +237,7 @@ class _Reading(_Saved, transformers.PreTrainedModel):
             columns = torch.arange(time, device=logits.device) * is_token
             places = columns.cummax(dim=1).values[..., None]
             logits, *hidden = (part.take_along_dim(places, dim=1) for part in (logits, *hidden))
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         keeps = self.config.use_cache and not self.training if use_cache is None else use_cache
         shows = output_hidden_states or self.config.output_hidden_states
         others = {
@@ -242,7 +246,7 @@ class _Reading(_Saved, transformers.PreTrainedModel):
         }
         return self._answer(
             others,
-            logits=logits,
+            logits=logits[:, kept],
             last=hidden[-1],
             labels=labels,
             items=num_items_in_batch,
@@ -259,6 +263,8 @@ class DualnetModel(_Reading):
 class DualnetForCausalLM(_Reading, transformers.GenerationMixin):
     """A language model, `AutoModelForCausalLM`: the logits of the next token.
 
+    Parameters are kept in the `dtype` of `from_pretrained`; it computes in float32.
+
     Call arguments:
         input_ids: int `(batch, time)`. Begin a text with `<eos>`, as `add_bos_token=True` of the
             tokeniser does.
@@ -267,7 +273,8 @@ class DualnetForCausalLM(_Reading, transformers.GenerationMixin):
             padding token is padding.
         labels: int `(batch, time)`, shifted by the model, as usual there; -100 is left out.
         cache: the `StateCache` of the tokens before, also called `past_key_values`.
-        use_cache, output_hidden_states, return_dict: As usual there. The hidden states are the
+        logits_to_keep, use_cache, return_dict: As usual there.
+        output_hidden_states: As usual there. The hidden states are the
             embeddings, the outputs of the dual connection and of the recurrent layers; the last
             is what `last_hidden_state` holds.
 

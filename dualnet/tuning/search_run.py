@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shutil
 import sys
@@ -72,6 +73,7 @@ class SearchRun:
         self.job = search.job
         self.folder = search.folder
         self.interrupts = interrupts
+        self.words = len(hypermodel.corpus.vocabulary) if hypermodel else math.inf
         self.tuner = Tuner(search, self.poll, hypermodel)
         self.oracle = self.tuner.oracle
         self.reported = len(self.oracle.end_order)  # number of ended trials in the report
@@ -101,6 +103,9 @@ class SearchRun:
             raise SearchError(self._failure(rows))
         if len(rows) < (self.oracle.max_trials or 0) and not (left or self.search.is_over()):
             self.display.say(f"The tuner found no values for more than {len(rows)} trials.")
+        if (best.val_perplexity or 0) > 0.99 * self.words:
+            uniform = f"no better than the uniform distribution over {self.words:,} tokens"
+            self.display.say(f"The best trial is {uniform}: nothing was learnt.")
         comparison = []
         if not left:
             for checkpoints in (self.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):
