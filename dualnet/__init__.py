@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from dualnet.evaluation import minimal_pairs as minimal_pairs
     from dualnet.evaluation import perplexity as perplexity
     from dualnet.evaluation import score as score
+    from dualnet.generation import Completer as Completer
+    from dualnet.generation import complete as complete
     from dualnet.generation import generate as generate
     from dualnet.generation import translate as translate
     from dualnet.learners import Learner as Learner
@@ -76,7 +78,7 @@ _NAMES = {  # of each module
     "builders": "LanguageModel assign ensemble transfer weight_names with_cache with_gate",
     "devices": "data_parallel",
     "evaluation": "best_temperature check_causal evaluate minimal_pairs perplexity score",
-    "generation": "generate translate",
+    "generation": "Completer complete generate translate",
     "learners": "Learner read_many",
     "looking": "look",
     "rescoring": "rescore",

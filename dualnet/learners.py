@@ -9,7 +9,7 @@ import json
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import keras
@@ -88,6 +88,7 @@ class _Kind:
             self.twin = twin.without_optimizer(adapted(twin, self.items or None).graph)
             for name in twin.tokenisers:
                 setattr(self.twin, name, getattr(twin, name))
+            self.twin.run, self.twin.sum_of_run = model.run, model.run and model.sum_of_run
         own = names_in(self.twin.graph.core)
         ends = np.cumsum(self.lesson.sizes)[:-1]
         learnt = self.lesson.which.weights.items()
@@ -239,15 +240,31 @@ class Learner:
         with self._lock:
             self._state = self._start(self._state.moments if self.rule == "rms" else None)
 
+    @contextlib.contextmanager
+    def taught(self) -> Iterator[Any]:
+        """Return a context with the model that has learnt; others of its kind wait meanwhile.
+
+        Example:
+
+        >>> import numpy as np
+        >>> import dualnet
+        >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=9, units=4)
+        >>> learner = dualnet.Learner(model, learning_rate=0.3)
+        >>> with learner.taught() as taught:
+        ...     dualnet.perplexity(taught, np.arange(8)) == dualnet.perplexity(model, np.arange(8))
+        True
+        """
+        with self._kind.lock:
+            yield self._kind.taught(self.model, self._state.memory)
+
     def generate(self, prompt: str | ManyTexts, **settings: Any) -> Any:
         """Return `dualnet.generate` of the model that has learnt; it starts at the prompt."""
-        with self._kind.lock:
-            return generate(self._kind.taught(self.model, self._state.memory), prompt, **settings)
+        with self.taught() as model:
+            return generate(model, prompt, **settings)
 
     def translate(self, texts: str | ManyTexts, **settings: Any) -> Any:
         """Return `dualnet.translate` of the translator that has learnt."""
-        with self._kind.lock:
-            model: Any = self._kind.taught(self.model, self._state.memory)
+        with self.taught() as model:
             return translate(model, texts, **settings)
 
     # --- files

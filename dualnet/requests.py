@@ -482,6 +482,34 @@ class DrawingArguments(TypedDict, total=False):
     length_normalization: float
 
 
+BEAM = 8  # hypotheses of a word
+
+
+class Completing(Settings):
+    """How the word that is being typed is completed."""
+
+    k: int = count(3)
+    """int. How many words to offer, from 1 to 8."""
+
+    words: Sequence[str] | None = field(None, metavar="WORD")
+    """str or list of str. Further words that may be put together of several tokens."""
+
+    stop_words: Sequence[str] | None = field(None, metavar="WORD")
+    """str or list of str. Words that are never offered, in small or capital letters."""
+
+    def check(self) -> None:
+        if self.k > BEAM:
+            self.refuse("k", f"must be at most {BEAM}.")
+
+
+class CompletingArguments(TypedDict, total=False):
+    """The fields of `Completing`."""
+
+    k: int
+    words: Sequence[str] | None
+    stop_words: Sequence[str] | None
+
+
 class Translating(Beaming):
     """How texts are translated."""
 

@@ -51,6 +51,7 @@ COMMANDS = {
     },
     "use": {
         "generate": "using.generate",
+        "complete": "using.complete",
         "translate": "using.translate",
         "rescore": "rescoring.rescore",
         "export": "using.export",

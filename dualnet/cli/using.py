@@ -24,6 +24,7 @@ from dualnet.cli.options import (
 )
 from dualnet.requests import (
     Beaming,
+    Completing,
     Drawing,
     Exporting,
     Looking,
@@ -146,6 +147,28 @@ def generate(options: Generate) -> Result | None:
 
 def _show(piece: str) -> None:
     print(printable(piece), end="", flush=True)
+
+
+class Complete(OfTexts, Completing):
+    """Options of `complete`."""
+
+
+def complete(options: Complete) -> Result:
+    """Offer the likeliest words at the end of texts: what has begun, or comes next.
+
+    Examples:
+        dualnet complete runs/dual --text "The sh" --text "She said that " --k 5
+    """
+    texts = [line.removesuffix("\n") for line in options.lines()]
+    run = open_language_model(options.run_folder)
+    generation = quietly("dualnet.generation")
+    completer = generation.Completer(run.model(), **Completing.fields_of(options.arguments()))
+    rows, shown = [], []
+    for text in texts:
+        words = completer(text)
+        rows.append({"text": text, "words": [word._asdict() for word in words]})
+        shown.append("\n".join(f"{probability:.4f}  {word}" for word, probability in words))
+    return Result({"texts": rows}, "\n\n".join(shown))
 
 
 class Export(OfRun, Exporting):

@@ -2,11 +2,12 @@
 
 from dualnet.generation.aligning import Alignment, alignments
 from dualnet.generation.beam import Hypothesis, beam_search, ensemble_step
+from dualnet.generation.completion import Completer, Completion, complete
 from dualnet.generation.sampling import continuations as continuations
 from dualnet.generation.sampling import generate
 from dualnet.generation.translation import Translation, translate, translations
 
 __all__ = [
-    "Alignment", "Hypothesis", "Translation", "alignments", "beam_search", "ensemble_step",
-    "generate", "translate", "translations",
+    "Alignment", "Completer", "Completion", "Hypothesis", "Translation", "alignments",
+    "beam_search", "complete", "ensemble_step", "generate", "translate", "translations",
 ]  # fmt: skip

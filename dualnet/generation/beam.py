@@ -152,7 +152,7 @@ def beam_search(
             required = "must return log-probabilities."
             raise ArgumentError("step", f"{required} Received: {log_p.max()}.")
         log_p[:, excluded] = NONE
-        return *_top_k(log_p, min(beam, log_p.shape[-1])), states
+        return *top_columns(log_p, min(beam, log_p.shape[-1])), states
 
     search = Search(
         beam=np.array([beam]),
@@ -221,7 +221,7 @@ class Search:
         scores = xp.where(xp.arange(width) == 0, xp.zeros((sentences, width), "float64"), NONE)
         prefixes = xp.zeros((sentences, width, time), "int32")
         tokens = prefixes[..., 0] + first_ids[:, None]
-        every_row = _rows(xp.zeros_like(tokens), finished.scores[:, :1])
+        every_row = rows_of(xp.zeros_like(tokens), finished.scores[:, :1])
         states = _take(states, every_row)
         start = xp.zeros((), "int32"), tokens, states, scores, prefixes
         return *start, finished, xp.zeros((), "float64")
@@ -253,15 +253,15 @@ class Search:
         # Those of a sentence in one row: the lower word first, then the likelier hypothesis.
         totals, ids = (xp.reshape(values, (-1, width * count)) for values in (log_p, ids))
         parents = xp.arange(width * count) // count
-        order = _rows(argsort(ids * width + parents), ids)
-        totals, columns = top_k(_taken(totals, order), width)
-        taken = _taken(order, _rows(columns, ids))
-        ids, rows = _taken(ids, taken), _rows(taken // count % width, totals)
+        order = rows_of(argsort(ids * width + parents), ids)
+        totals, columns = top_k(taken(totals, order), width)
+        chosen = taken(order, rows_of(columns, ids))
+        ids, rows = taken(ids, chosen), rows_of(chosen // count % width, totals)
         # `beam` may be of NumPy, which tensors of PyTorch are not compared with.
         totals = xp.where(xp.less(xp.arange(width), self.beam[:, None]), totals, NONE)
         length, states = length + 1, _take(states, rows)
         is_last = xp.arange(xp.shape(prefixes)[2]) == length - 1
-        prefixes = xp.where(is_last, ids[..., None], _taken(prefixes, rows))
+        prefixes = xp.where(is_last, ids[..., None], taken(prefixes, rows))
 
         has_ended = ids == (-1 if self.eos_id is None else self.eos_id)
         is_done = has_ended | (self.max_tokens[:, None] == length)
@@ -269,12 +269,12 @@ class Search:
         new = Finished(prefixes, xp.where(has_ended, length - 1, length), totals, normalized)
         pool = Finished(*(xp.concatenate(pair, axis=1) for pair in zip(finished, new)))
         order = argsort(-pool.normalized_scores)  # the first to finish, in a tie
-        best = _rows(order[:, : xp.shape(finished.scores)[1]], pool.scores)
-        finished = Finished(*(_taken(part, best) for part in pool))
+        best = rows_of(order[:, : xp.shape(finished.scores)[1]], pool.scores)
+        finished = Finished(*(taken(part, best) for part in pool))
 
         scores = xp.where(is_done, NONE, totals)
-        last = _rows(self.n_best[:, None] - 1, finished.scores)
-        worst = _taken(finished.normalized_scores, last)
+        last = rows_of(self.n_best[:, None] - 1, finished.scores)
+        worst = taken(finished.normalized_scores, last)
         # Scores only fall, and length helps most at the limit.
         bound = self._normalized(xp.max(scores, axis=1, keepdims=True), self.max_tokens[:, None])
         scores = xp.where(bound <= worst, NONE, scores)
@@ -289,15 +289,15 @@ class Search:
         return xp.where(scores > NONE, lowest * factor, NONE)
 
 
-def _rows(columns: Tensor, of: Tensor) -> Tensor:
+def rows_of(columns: Tensor, of: Tensor) -> Tensor:
     """Return where the `columns` of each row of `of` are if all of them form one axis."""
     xp = numpy_of(of)
     count, width = xp.shape(of)[:2]
     return xp.add(xp.arange(count)[:, None] * width, columns)
 
 
-def _taken(of: Tensor, rows: Tensor) -> Tensor:
-    """Return elements of `of`, by rows as from `_rows`."""
+def taken(of: Tensor, rows: Tensor) -> Tensor:
+    """Return elements of `of`, by rows as from `rows_of`."""
     xp = numpy_of(of)
     return xp.take(xp.reshape(of, (-1, *xp.shape(of)[2:])), rows, axis=0)
 
@@ -315,12 +315,12 @@ def likeliest_words(
     if is_excluded.any():
         logits = ops.where(is_excluded, NONE, logits)
     # float64: float32 makes ties of logits that differ.
-    likeliest, ids = _top_k(logits, count)
+    likeliest, ids = top_columns(logits, count)
     highest, sums, likeliest = (ops.cast(x, "float64") for x in (highest, sums, likeliest))
     return likeliest - highest - ops.log(sums), ids
 
 
-def _top_k(values: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+def top_columns(values: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     """Return `ops.top_k`, which is slow for many columns, of those blocks that have the highest."""
     xp, columns = numpy_of(values), values.shape[-1]
     blocks = -(-columns // BLOCK)
@@ -330,9 +330,9 @@ def _top_k(values: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         values = xp.pad(values, [(0, 0), (0, missing)], constant_values=NONE)
     values = xp.reshape(values, (-1, blocks, BLOCK))
     best = xp.sort(top_k(xp.max(values, axis=-1), count)[1], axis=-1)
-    inside = _taken(values, _rows(best, values))
+    inside = taken(values, rows_of(best, values))
     highest, place = top_k(xp.reshape(inside, (-1, count * BLOCK)), count)
-    chosen = _taken(best, _rows(place // BLOCK, best))
+    chosen = taken(best, rows_of(place // BLOCK, best))
     return highest, chosen * BLOCK + place % BLOCK
 
 

@@ -32,6 +32,7 @@ BLOCK = 64
 PIECE = 16  # where each piece of the text is awaited
 LONG = 32  # tokens of a text for which XLA compiles the block, in about half a second
 WIDE = 8  # rows from which XLA compiles the draw of a shorter text: of fewer it gains nothing
+Begun = tuple[np.ndarray, list[np.ndarray]]  # logits and states after what was read
 PLAIN = (  # layers that XLA is known to compile, in float32
     keras.layers.InputLayer, keras.layers.Embedding, layers.DualConnection,
     layers.EmbeddingDropout, layers.LockedDropout, layers.OutputProjection, layers.Recurrence,
@@ -175,19 +176,21 @@ def excluded(model: LanguageModel, request: Drawing) -> list[int]:
     return [] if request.allow_unknown else model.vocabulary.unknown_ids
 
 
-def read(model: LanguageModel, streams: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+def read(model: LanguageModel, streams: list[np.ndarray], before: Begun | None = None) -> Begun:
     """Return the logits and the states after the last token of each of `streams`, side by side.
 
-    What all are long enough for is read at once, the rest token by token. Before the first token,
-    logits and states are zeros.
+    What all are long enough for is read at once, the rest token by token. Logits and states are
+    those `before` the first token, or zeros.
     """
     rows, lengths = len(streams), np.array([len(stream) for stream in streams])
     common, longest = int(lengths.min()), int(lengths.max())
     tokens = keras.utils.pad_sequences(streams, longest, padding="post")  # int32
-    logits = np.zeros((rows, model.vocabulary_size), np.float32)
-    states = [np.zeros((rows, size), np.float32) for size in model.state_size]
+    if before is None:
+        zeros = [np.zeros((rows, size), np.float32) for size in model.state_size]
+        before = np.zeros((rows, model.vocabulary_size), np.float32), zeros
+    logits, states = before
     steps = max(1, WORK // rows)  # bounds the memory of a long prompt
-    reader = reader_of(model, questions.logits)
+    reader = reader_of(model, questions.last_logits)
     ends = [*range(steps, common, steps), *range(common, longest + 1)]
     for start, end in itertools.pairwise([0, *ends]):
         if end > start:
@@ -336,7 +339,7 @@ def generate(
         required = "cannot be combined with `beam`, whose text is known at the end."
         raise ArgumentError("on_text", required, " Leave one of them out.", beam=request.beam)
     vocabulary = vocabulary_of(model)
-    streams = _streams(vocabulary, prompts, request.stop_at_eos)
+    streams = streams_of(vocabulary, prompts, request.stop_at_eos)
     start = 0 if vocabulary.eos_id is None else 1
     if request.beam is None:
         shown = [""] * len(streams)  # of each text
@@ -363,7 +366,7 @@ def generate(
     return results[0] if is_one else TextResults(results, labels)
 
 
-def _streams(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:
+def streams_of(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> list[np.ndarray]:
     """Return the int32 ids to read for each prompt before one is drawn, `<eos>` first."""
     eos_id = vocabulary.eos_id
     if eos_id is None and stop_at_eos:

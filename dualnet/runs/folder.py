@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
+from dualnet._checks import StrPath
 from dualnet._files import read_json, sha256_of, write_whole, written_beside
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import shipped
 from dualnet.text import Tokenizer
 from dualnet.text.loading import TOKENIZER_FILES
+from dualnet.text.pieces import common_words, words_in
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -27,9 +30,11 @@ RESULTS = "results.json"
 SUMS = "sums.json"
 SOURCE = "source-"  # begins the name of the file of a tokeniser that only the source has
 VOCABULARIES = (*TOKENIZER_FILES, *(SOURCE + name for name in TOKENIZER_FILES))
-SUMMED = (CARD, *VOCABULARIES, WEIGHTS, RESULTS)
+WORDS = "words.txt"  # of several tokens, one a line: which of them `complete` may put together
+MOST_TOKENS, CHUNK = 10_000_000, 1 << 16  # that are read for them, and decoded at once
+SUMMED = (CARD, *VOCABULARIES, WORDS, WEIGHTS, RESULTS)
 # All that a run leaves if stopped before its first checkpoint.
-EARLY_FILES = (CARD, *VOCABULARIES, SUMS, shipped.LICENCES)
+EARLY_FILES = (CARD, *VOCABULARIES, WORDS, SUMS, shipped.LICENCES)
 # What the table `corpus` of a card holds.
 TRAINED_ON = {"name": str, "source": str, "lowercase": bool, "sha256": str}
 READ_AS: dict[str, Any] = {  # with what stands for a key that is not in the table
@@ -103,6 +108,22 @@ def write_vocabularies(folder: Path, owner: Corpus | PairCorpus | LanguageModel)
     for name, tokenizer in vocabularies_of(owner).items():
         with checksummed(folder, name) as temporary:
             tokenizer.save(temporary)
+
+
+def write_words(
+    folder: Path, *runs: StrPath | None, corpus: Corpus | PairCorpus | None = None
+) -> None:
+    """Write the words that `runs` know, and the common ones of a `corpus`, or of its beginning."""
+    files = [shipped.find_run(run) / WORDS for run in runs if run]
+    words = {word for file in files if file.is_file() for word in file.read_text("utf-8").split()}
+    if isinstance(corpus, Corpus) and corpus.vocabulary.kind != "words":
+        counts: Counter[str] = Counter()
+        tokenizer = corpus.vocabulary
+        for start in range(0, min(len(corpus.train), MOST_TOKENS), CHUNK):
+            counts.update(words_in(tokenizer.decode(corpus.train[start : start + CHUNK])))
+        words.update(common_words(counts, tokenizer.pieces.words))
+    if words:
+        write_file(folder, WORDS, "".join(f"{word}\n" for word in sorted(words)))
 
 
 def tokenizer_file(folder: Path, prefix: str = "") -> Path | None:

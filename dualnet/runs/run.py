@@ -22,6 +22,7 @@ from dualnet.runs import folder as files
 from dualnet.runs import shipped
 from dualnet.text import Tokenizer, load_tokenizer
 from dualnet.text.loading import TOKENIZER_FILES
+from dualnet.text.pieces import with_capitals
 
 if TYPE_CHECKING:
     from dualnet.builders import LanguageModel
@@ -160,6 +161,15 @@ class Run:
         self.check_sums(files.VOCABULARIES)
         lowercase = self.trained_on["lowercase"]
         return load_tokenizer(file, documents=self.read_as["documents"], lowercase=lowercase)
+
+    @functools.cached_property
+    def words(self) -> frozenset[str] | None:
+        """The words of several tokens that the training text has, or None."""
+        file = self.path / files.WORDS
+        if not file.is_file():
+            return None
+        self.check_sums((files.WORDS,))
+        return with_capitals(file.read_text("utf-8").split("\n"))
 
     @property
     def read_as(self) -> dict[str, Any]:

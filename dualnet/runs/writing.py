@@ -33,6 +33,8 @@ def write_files(
     run_folder.write_vocabularies(folder, model)
     write_weights(folder, model)
     run_folder.write_card(folder, card)
+    sources = [*sources]
     copy_licences(folder, *sources)
+    run_folder.write_words(folder, *sources)
     text = model_card(model, Run.open_folder(folder))
     write_whole(folder / README, text.replace(folder.name, title or folder.name))

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_choice
+from dualnet.text.pieces import Pieces
 from dualnet.text.plain_text import (
     DOCUMENTS,
     ENDS,
@@ -24,6 +25,7 @@ from dualnet.text.plain_text import (
 )
 
 Span = tuple[int, tuple[int, int]]  # an id, and the characters that it stands for
+SPACE_MARK, PART_MARK = "\u2581".encode(), b"##"  # of SentencePiece, and of word-piece
 NO_EOS = f"must not end a document, since the tokeniser has no {EOS}."
 
 
@@ -137,6 +139,25 @@ class Tokenizer(abc.ABC):
     def _spelt(self) -> list[bytes]:
         """The bytes that each token stands for in a text."""
         return [word.encode() for word in self.words]
+
+    @functools.cached_property
+    def pieces(self) -> Pieces:
+        """What each token spells within a text, and which of them begin and end words."""
+        spelt = [piece.replace(SPACE_MARK, b" ") for piece in self._spelt]
+        always_spaced = self.kind in ("words", "word-piece", "WordLevel")
+        if always_spaced:
+            is_part = self.kind == "word-piece"
+            spelt = [p[2:] if is_part and p[:2] == PART_MARK else b" " + p for p in spelt]
+        special = {self.eos_id, self.unk_id}
+        spelt = [b"" if i in special else piece for i, piece in enumerate(spelt)]
+        known = self.unk_id is not None or "a" in self
+        begins_spaced = known and spelt[self.encode("a")[0]][:1] == b" "
+        return Pieces(
+            spelt,
+            begins_spaced=begins_spaced,
+            always_spaced=always_spaced,
+            lowercase=self.lowercase,
+        )
 
     @abc.abstractmethod
     def encode_marked(self, text: str) -> np.ndarray:

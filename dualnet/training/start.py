@@ -123,6 +123,7 @@ def begin(training: Training) -> Iterator[None]:
         run_folder.write_vocabularies(folder, training.corpus)
         run_folder.write_card(folder, card)
         copy_licences(folder, card.weights)
+        run_folder.write_words(folder, card.weights, corpus=training.corpus)
         yield
 
 

@@ -1,0 +1,165 @@
+"""Words are completed as all their spellings have it, whatever the tokens are."""
+
+import dataclasses
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from keras import ops
+
+import dualnet
+from dualnet import requests, runs
+from dualnet.generation import completion
+from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from dualnet.text.pieces import words_in
+from tests.checks import few_elsewhere, once, small, strong
+
+TEXT = ["the ship (a shore) sails, the ships\n", "don't share the shop\n"]
+WORDS = Vocabulary(("<eos>", "<unk>", "the", "ship", "ships", "shore", "(", ",", "a"))
+KINDS = ["bpe", "words", "bytes", "unigram", "word-piece", "characters"]
+SIZES = {"bpe": 280, "unigram": 24, "word-piece": 36, "characters": None}
+
+
+def model_of(kind, texts=TEXT, **settings):
+    if kind == "words":
+        tokenizer = WORDS
+    elif kind == "bytes":
+        tokenizer = ByteTokenizer()
+    else:
+        tokenizer = train_tokenizer(texts, kind, size=SIZES[kind], **settings)
+    return strong(small(tokenizer, "dual_lstm", units=8), scale=1.0)
+
+
+class Reference:
+    """Probabilities of words after a text, summed over all rows of tokens that spell them."""
+
+    def __init__(self, model, before):
+        self.model, tokenizer = model, model.vocabulary
+        self.stream = [tokenizer.eos_id, *tokenizer.encode(before)]
+        first = tokenizer.encode("a ship")[-1]
+        begun = len(tokenizer.decode([first]))
+        self.spelt = [tokenizer.decode([first, i])[begun:].encode() for i in range(len(tokenizer))]
+        if tokenizer.kind in ("bytes", "bpe"):
+            self.spelt = [*tokenizer.spelling]
+        for i in (tokenizer.eos_id, tokenizer.unk_id):
+            if i is not None:
+                self.spelt[i] = b"\n"
+        letter = r"[^\W_]|['\u2019\ufffd]"
+        shown = [piece.decode(errors="replace") for piece in self.spelt]
+        self.ends = np.array([not re.match(letter, piece) for piece in shown])
+
+    def next(self, ids):
+        logits = ops.convert_to_numpy(self.model(np.array([[*self.stream, *ids]])))[0, -1]
+        logits = logits.astype(float)
+        return np.exp(logits - np.logaddexp.reduce(logits))
+
+    def of_word(self, spelt, ids=()):
+        """Return the probability of `spelt`, and of the end of the word."""
+        p = self.next(ids)
+        if not spelt:
+            return p[self.ends].sum()
+        parts = ((i, piece) for i, piece in enumerate(self.spelt) if spelt.startswith(piece))
+        return sum(p[i] * self.of_word(spelt[len(piece) :], (*ids, i)) for i, piece in parts)
+
+    def of_beginning(self, spelt, ids=()):
+        """Return the probability of tokens that begin with `spelt`."""
+        if not spelt:
+            return 1.0
+        p, total = self.next(ids), 0.0
+        for i, piece in enumerate(self.spelt):
+            if piece.startswith(spelt):
+                total += p[i]
+            elif spelt.startswith(piece):
+                total += p[i] * self.of_beginning(spelt[len(piece) :], (*ids, i))
+        return total
+
+
+@pytest.mark.parametrize("text", ["a sh", "the ", "a (sh", "ship,", "", "ship\nt"])
+@pytest.mark.parametrize("kind", few_elsewhere(KINDS))
+def test_a_word_has_the_probability_of_all_its_spellings(kind, text, monkeypatch):
+    for module in (requests, completion):
+        monkeypatch.setattr(module, "BEAM", 100)
+    monkeypatch.setattr(completion, "KEPT", 400)
+    model = model_of(kind)
+    before, begun, spelt, may_space = model.vocabulary.pieces.typed(text)
+    assert text == before + " " * text.startswith(before + " ") + begun
+    reference = Reference(model, before)
+    mass = reference.of_beginning(spelt)
+
+    def exact(word):
+        left = spelt + word.encode()[len(begun) :]
+        spaced = reference.of_word(b" " + left) if may_space else 0.0
+        return (reference.of_word(left) + spaced) / mass
+
+    found = dualnet.complete(model, text, k=100)
+    assert all(word.startswith(begun) for word, _ in found)
+    rtol = 1e-4 if kind in ("words", "characters") else 1e-2  # of many spellings, some are left out
+    for word, probability in found[:4]:
+        np.testing.assert_allclose(probability, exact(word), rtol=rtol)
+    others = {*words_in(" ".join(TEXT)), "sh", "t", "s"} - {word for word, _ in found}
+    others = {word for word in others if word.startswith(begun)} & {*model.vocabulary.words}
+    assert all(exact(word) < found[:4][-1].probability for word in others)
+
+
+def test_lists_say_which_joins_of_tokens_are_words():
+    model = model_of("characters")
+    every = [word for word, _ in dualnet.complete(model, "the sh", k=8)]
+    assert len(every) == 8
+    found = dualnet.complete(model, "the sh", k=8, words=["ship", every[3], every[5]])
+    assert {every[3], every[5]} <= {word for word, _ in found} <= {every[3], every[5], "sh", "ship"}
+    found = dualnet.complete(model, f"{every[3]} sh", k=8, words="ship", stop_words=["SHIP"])
+    assert {word for word, _ in found} <= {every[3], "sh"}  # the text has one of them
+    with pytest.raises(ValueError, match="`k` must be at most 8. Received: k=9"):
+        dualnet.complete(model, "a", k=9)
+
+
+def test_letters_that_are_typed_stay_as_they_are_where_text_is_lower_cased():
+    model = model_of("bpe", lowercase=True)
+    found = dualnet.complete(model, "THE Sh", words=["ship", "share"])
+    assert found and {word for word, _ in found} <= {"Ship", "Share", "Shop", "Shore", "Sh"}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "bytes"])
+@pytest.mark.parametrize("text", ["Корабль плыв", "Ἡ ναῦς πλ", "जहाज़ चल", "السفينة تب", "배가 간"])
+def test_words_of_other_scripts_begin_with_what_is_typed(kind, text):
+    tokenizer = ByteTokenizer() if kind == "bytes" else train_tokenizer([text] * 9, kind, size=300)
+    begun = text.split()[-1]
+    assert tokenizer.pieces.typed(text).word == begun and words_in(text) == text.split()
+    found = dualnet.complete(strong(small(tokenizer)), text, k=8)
+    assert all(words_in(word) == [word] and word.startswith(begun) for word, _ in found)
+
+
+def test_a_completer_reads_a_text_once_and_answers_as_a_call_does():
+    model = model_of("bpe")
+    complete = dualnet.Completer(model)
+    for text in ("the s", "the sh", "the ship sails, t", "the ship sails", "a", ""):
+        for found, expected in zip(complete(text), dualnet.complete(model, text), strict=True):
+            assert found.word == expected.word
+            assert found.probability == pytest.approx(expected.probability, rel=1e-4)
+
+
+def test_a_learner_completes_with_what_it_has_learnt():
+    model = model_of("bpe")
+    learner = dualnet.Learner(model, "output_bias", learning_rate=1.0)
+    before = dualnet.complete(learner, "the s", k=1)
+    assert before == dualnet.complete(model, "the s", k=1)
+    for _ in range(60):
+        learner.read("the ships\n")
+    assert dualnet.complete(learner, "the s", k=1)[0].word == "ships" != before[0].word
+    assert dualnet.complete(model, "the s", k=1) == before
+
+
+@once
+def test_training_writes_the_common_words_that_are_no_tokens(tmp_path):
+    corpus = dualnet.corpora.load("python-reference", tokenizer="bpe:400")
+    corpus = dataclasses.replace(corpus, train=corpus.train[:20_000], valid=corpus.valid[:400])
+    settings = {"units": 4, "epochs": 1, "evaluate": False, "progress": False}
+    run = dualnet.train("lstm", corpus, output=tmp_path / "run", **settings)
+    words = (tmp_path / "run" / "words.txt").read_text("utf-8").split()
+    tokens = corpus.vocabulary.pieces.words
+    assert len(words) > 100 and words == sorted({*words}) and not tokens & {*words}
+    counts = Counter(words_in(corpus.vocabulary.decode(corpus.train)))
+    assert all(counts[word] > 1 and word[0].isalpha() for word in words)
+    [first, *_] = [word for word in words if word.islower()]
+    assert {first, first.capitalize()} <= runs.Run.open(run.folder).words == run.model.run.words
