@@ -79,31 +79,27 @@ def write_csv(path: StrPath, rows: Iterable[Iterable[object]]) -> None:
 
 @contextlib.contextmanager
 def written_beside(path: StrPath) -> Iterator[Path]:
-    """Yield the path of an empty file beside `path` that takes its place on success.
+    """Yield the path of an empty file, of the same name, that takes the place of `path` on success.
 
-    The temporary name starts with a dot and has the suffix of `path`. On an error the file is
-    removed and `path` is left untouched. Into a device or a pipe, the file is copied in the end.
+    On an error the file is removed and `path` is left untouched. Into a device or a pipe, the file
+    is copied in the end.
     """
     path = Path(path)
-    if path.is_symlink() and path.is_file():
-        path = path.resolve()  # the link stays
     is_special = path.exists() and not path.is_file()
+    if path.is_symlink() and not is_special:
+        path = Path(os.path.realpath(path))  # the link stays
     try:
-        folder = None if is_special else path.parent
-        handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.name, dir=folder)
-        os.close(handle)
-        temporary = Path(name)
-        try:
+        place = Path(tempfile.gettempdir(), path.name) if is_special else path
+        with workplace_beside(place) as workplace:
+            temporary = workplace / path.name
+            temporary.touch()
             yield temporary
-            # mkstemp makes it private.
-            temporary.chmod(path.stat().st_mode if path.is_file() else 0o666 & ~UMASK)
-            flush(temporary)
             if is_special:
                 path.write_bytes(temporary.read_bytes())
-            else:
-                temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+                return
+            temporary.chmod(path.stat().st_mode if path.is_file() else 0o666 & ~UMASK)
+            flush(temporary)
+            temporary.replace(path)
     except OSError as error:
         reason = error.strerror or str(error).splitlines()[0]
         raise type(error)(
@@ -124,14 +120,15 @@ def workplace_beside(path: Path) -> Iterator[Path]:
     Its name has a leading dot: a model server takes one that begins with a digit for a version to
     serve. A process that is under way holds the lock in its folder.
     """
-    prefix = f".{path.name}{UNFINISHED}"
-    for folder in path.parent.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
-            shutil.rmtree(folder, ignore_errors=True)
+    prefix = f".{path.name[:58]}{UNFINISHED}"  # a name has at most 255 bytes
+    for lock in path.parent.glob(f"{glob.escape(prefix)}*/{LOCK}"):
+        with contextlib.suppress(OSError), filelock.FileLock(lock, timeout=0):
+            shutil.rmtree(lock.parent, ignore_errors=True)
     temporary = tempfile.TemporaryDirectory(
         prefix=prefix, dir=path.parent, ignore_cleanup_errors=True
     )
-    with temporary as name, filelock.FileLock(Path(name, LOCK)):
+    with temporary as name, filelock.FileLock(f"{name}/new"):
+        os.rename(f"{name}/new", f"{name}/{LOCK}")  # no other finds it before it is held
         yield Path(name)
 
 

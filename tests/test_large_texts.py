@@ -344,6 +344,31 @@ def test_a_file_that_is_replaced_keeps_its_mode_and_the_link_to_it(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("name", ["a", "é" * 127, f"{'a' * 251}.npz"])
+def test_a_link_to_nothing_and_a_long_name_are_written(tmp_path, name):
+    (tmp_path / "link").symlink_to(name)
+    _files.write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / name).read_text() == "new"
+    assert {path.name for path in tmp_path.iterdir()} == {"link", name}
+
+
+def test_what_killed_writers_left_is_removed_at_the_next_write_unless_it_is_held(tmp_path):
+    code = "import sys; from dualnet import _files as files\n"
+    code += "with files.written_beside(sys.argv[1]) as file:\n"
+    code += "    file.write_text('its own'); print(flush=True); input()"
+    command, pipes = [sys.executable, "-c", code, tmp_path / "file"], {"stdin": -1, "stdout": -1}
+    with subprocess.Popen(command, **pipes) as killed, subprocess.Popen(command, **pipes) as held:
+        killed.stdout.readline(), held.stdout.readline()
+        killed.kill()
+        killed.wait()
+        assert len([*tmp_path.iterdir()]) == 2
+        _files.write_whole(tmp_path / "file", "new")
+        assert len([*tmp_path.iterdir()]) == 2 and (tmp_path / "file").read_text() == "new"
+        held.communicate(b"\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "its own"
+
+
 # --- tables
 
 
