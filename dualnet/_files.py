@@ -121,15 +121,20 @@ def workplace_beside(path: Path) -> Iterator[Path]:
     serve. A process that is under way holds the lock in its folder.
     """
     prefix = f".{path.name[:58]}{UNFINISHED}"  # a name has at most 255 bytes
-    for lock in path.parent.glob(f"{glob.escape(prefix)}*/{LOCK}"):
-        with contextlib.suppress(OSError), filelock.FileLock(lock, timeout=0):
-            shutil.rmtree(lock.parent, ignore_errors=True)
-    temporary = tempfile.TemporaryDirectory(
-        prefix=prefix, dir=path.parent, ignore_cleanup_errors=True
-    )
-    with temporary as name, filelock.FileLock(f"{name}/new"):
-        os.rename(f"{name}/new", f"{name}/{LOCK}")  # no other finds it before it is held
-        yield Path(name)
+    for folder in path.parent.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError), filelock.FileLock(folder / LOCK, timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+        lock = filelock.FileLock(folder / LOCK)
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # taken for a leftover
+            lock.acquire()
+            break
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        lock.release()
 
 
 @contextlib.contextmanager
