@@ -263,7 +263,7 @@ def test_the_tokenisers_of_both_sides_are_exported(served, tmp_path):
         "source_vocabulary": Vocabulary(("<eos>", "1")),
         "vocabulary": train_tokenizer(["one"], "characters"),
     }
-    saved_model._save_tokenizers(SimpleNamespace(**sides), tmp_path)
+    saved_model._write_assets(SimpleNamespace(run=None, **sides), tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "source-vocabulary.txt", "tokenizer.json"
     ]  # fmt: skip

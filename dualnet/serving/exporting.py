@@ -195,7 +195,6 @@ def _write_saved_model(model: LanguageModel, request: Exporting, folder: Path) -
             stacklevel=6,
         )
     saved_model.write_saved_model(model, str(folder), names, request.max_tokens, memories)
-    copy_licences(folder / "assets.extra", model.run)
 
 
 def _export_file(model: LanguageModel, path: Path, format: str, request: Exporting) -> None:

@@ -57,8 +57,8 @@ def litert_bytes(model: LanguageModel) -> bytes:
     module.step = tf.function(step, input_signature=specs, autograph=False)
     with tempfile.TemporaryDirectory() as folder, hidden_stderr():
         tf.saved_model.save(module, folder, signatures={"step": module.step})
-        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
         try:
+            converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
             return bytes(converter.convert())
         except (OSError, tf.errors.OpError):
             raise

@@ -9,6 +9,7 @@ import tensorflow as tf
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import vocabularies_of
+from dualnet.runs.shipped import copy_licences
 from dualnet.serving import requests, translator_endpoints
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
@@ -57,13 +58,14 @@ def write_saved_model(
     # TensorFlow would trace the gradients of a model that learns again, and not find their loops.
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=memories is None)
     archive.write_out(folder, options=options, verbose=False)
-    _save_tokenizers(model, Path(folder, "assets.extra"))
+    _write_assets(model, Path(folder, "assets.extra"))
 
 
-def _save_tokenizers(model: LanguageModel, folder: Path) -> None:
+def _write_assets(model: LanguageModel, folder: Path) -> None:
     for name, tokenizer in vocabularies_of(model).items():
         folder.mkdir(exist_ok=True)
         tokenizer.save(folder / name)
+    copy_licences(folder, model.run)
 
 
 def _score(reader: ServedReader) -> Endpoint:
