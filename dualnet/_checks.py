@@ -112,13 +112,17 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> str:
 
 def check_ids(name: str, value: Any, *, least: int = 0) -> np.ndarray:
     """Return `value` as an array if it holds at least `least` ids, else raise `ValueError`."""
-    ids = np.asarray(value)
+    required = "must be an integer array of shape (num_tokens,)."
+    if hasattr(value, "vocabulary"):
+        raise ArgumentError(name, required, " Give a split, as corpus.test.", **{name: value})
+    try:
+        ids = np.asarray(value)
+    except ValueError:  # rows of several lengths, or symbols
+        raise ArgumentError(name, required, **{name: value}) from None
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         received = f"Received: shape {ids.shape}, dtype {ids.dtype}."
         way_out = " The vocabulary of a model encodes text." * (ids.dtype.kind == "U")
-        required = "must be an integer array of shape (num_tokens,)."
         raise ArgumentError(name, f"{required} {received}", way_out)
-
     if len(ids) < least:
         raise ArgumentError(name, f"must hold at least {least} tokens. Received: {len(ids)}.")
     return ids

@@ -58,8 +58,14 @@ def texts_of(
         raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
     if isinstance(value, str):
         return Texts([value], None, is_one=True)
+    try:
+        rows = iter(_plain(value))
+    except (TypeError, NotImplementedError):  # a number, an array without axes, a symbol
+        raise ArgumentError(
+            name, "must be a string or a sequence of strings.", **{name: value}
+        ) from None
     texts = []
-    for row, text in enumerate(_plain(value), 1):
+    for row, text in enumerate(rows, 1):
         if not isinstance(text, str):
             received = f"Received: {shown(text)} of type {type(text).__name__} as text {row}."
             raise ArgumentError(name, f"must be a string or a sequence of strings. {received}")

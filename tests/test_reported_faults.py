@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -103,6 +104,47 @@ def test_errors_show_the_beginning_of_what_is_long(settings):
     with pytest.raises(ArgumentError) as error:
         zoo.build("lstm", vocabulary_size=9, **settings)
     assert len(str(error.value)) < 1000
+
+
+@once
+def test_a_call_with_another_object_names_the_one_that_works(corpus):
+    model = zoo.build("dual_lstm", vocabulary_size=len(corpus.vocabulary), units=4)
+    model.vocabulary = corpus.vocabulary
+    learner = dualnet.Learner(model)
+    for call in (dualnet.surprisal, dualnet.score, dualnet.generate):
+        with pytest.raises(ArgumentError, match="A learner itself has the methods read, score"):
+            call(learner, "the")
+    with pytest.raises(ArgumentError, match="Give a split, as corpus.test"):
+        dualnet.perplexity(model, corpus)
+    assert dualnet.tuning.HyperModel("dual_table1", corpus).job.name == "dual_table1"
+
+
+@once
+@pytest.mark.parametrize("text", [np.array("a"), np.array(3), None, keras.Input((2,))])
+def test_what_holds_no_texts_is_refused_by_the_name_of_the_argument(text):
+    model = zoo.build("lstm", vocabulary_size=257, units=4)
+    model.vocabulary = ByteTokenizer()
+    for call in (dualnet.score, dualnet.surprisal, dualnet.generate):
+        with pytest.raises(ArgumentError, match="`(text|prompt)s?` must be a string or a seq"):
+            call(model, text)
+    with pytest.raises(ArgumentError, match="`tokens` must be an integer array"):
+        dualnet.perplexity(model, text)
+
+
+@once
+def test_hints_lead_to_pairs_and_formats(cli, tmp_path):
+    (tmp_path / "train.en").write_text("a\n")
+    (tmp_path / "nbest").write_text("utt-1 the cat\n")
+    tune = f"tune dual_table1 --pairs {tmp_path} --output {tmp_path}/out"
+    assert "`dualnet train --help`" in cli.refused(tune)
+    assert "['corpus', 'pairs']" in cli.refused(f"train encdec --data mt --output {tmp_path}/out")
+    train = f"train lstm --corpus {tmp_path} --output {tmp_path}/out"
+    assert "--pairs and corpora.load_pairs read pairs" in cli.refused(train)
+    nbest = f"rescore dual_lstm.wikitext-2 {tmp_path}/nbest"
+    assert "--format kaldi" in cli.refused(nbest)
+    assert "which begins with it" in cli.refused(
+        f"{nbest} --format kaldi --compare {tmp_path}/train.en"
+    )
 
 
 # --- layers and modules

@@ -28,9 +28,10 @@ def look_ahead(
     """
     if hasattr(data, "shape"):  # an array, which Keras cuts into batches of 32 by default
         batch_size = batch_size or 32
-        if len(data) < batch_size or len(data) % batch_size:
+        rows = data.shape[0] if data.shape else 0
+        if rows < batch_size or rows % batch_size:
             reason = "since each row continues the stream of the row `batch_size` before it."
-            received = f"{reason} Received: {len(data)} rows, batch_size={batch_size}."
+            received = f"{reason} Received: {rows} rows, batch_size={batch_size}."
             raise ArgumentError("x", f"must hold a multiple of `batch_size` rows, {received}")
         return data, data, targets, batch_size
     carried = getattr(data, "carried", True)

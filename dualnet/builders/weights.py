@@ -288,10 +288,14 @@ def _numbers(array: ArrayLike) -> np.ndarray:
 def check_language_model(name: str, model: LanguageModel) -> None:
     """Raise `ValueError` for what is no model, such as its path, and for one that translates."""
     if not hasattr(model, "graph"):
-        raise ArgumentError(name, "must be a model.", " dualnet.load loads one.", **{name: model})
+        way_out = " dualnet.load loads one."
+        if hasattr(model, "read"):
+            way_out = " A learner itself has the methods read, score, generate and translate."
+        raise ArgumentError(name, "must be a model.", way_out, **{name: model})
     if model.graph.constants:
         received = f"Received: {model.name!r}, which translates."
-        way_out = "Use dualnet.translate, dualnet.score with `source`, or `dualnet evaluate RUN`."
+        way_out = "Use dualnet.translate, which takes several, too, dualnet.score with `source`, "
+        way_out += "or `dualnet evaluate RUN`."
         raise ArgumentError(name, f"must be a language model. {received} {way_out}")
 
 

@@ -226,8 +226,13 @@ def _unrecognized(parser: Parser, options: type[Options], rest: Sequence[str]) -
     near = [flag for flag in flags if option[:2] == "--" and flag.startswith(option)]
     near = near or difflib.get_close_matches(option, flags, n=1, cutoff=0.8)
     way_out = f"`{parser.prog} --help` shows the options."
+    texts = [name for name in ("corpus", "pairs") if f"--{name}" in flags]
     if near:
         way_out = f"Did you mean {near[0]!r}?"
+    elif hint := did_you_mean(setting, texts, most=2):
+        way_out = hint.strip()
+    elif setting == "pairs":
+        way_out = "Pairs are for models that translate: see `dualnet train --help`."
     elif "--set" in flags and (options.takes_others or setting in options.names()):
         value = value or "".join(rest[1:2]) or "VALUE"
         way_out = f"Settings are given with --set {setting}={value}."

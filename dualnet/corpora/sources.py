@@ -64,7 +64,7 @@ def split_files(folder: Path) -> Files:
             raise FileNotFoundError(
                 f"A corpus must have the split {split!r}. Folder {str(folder)!r} holds none of "
                 f"{', '.join(names)}, nor a folder {split} with .txt files; add {names[0]}, or "
-                "give a single file, which is divided."
+                "give a single file, which is divided. --pairs and corpora.load_pairs read pairs."
             )
         files[split] = tuple(map(Part, paths))
     return files

@@ -34,9 +34,9 @@ def check_tokens(tokens: ArrayLike, words: int, *, least: int, name: str = "toke
 
 def vocabulary_of(model: LanguageModel) -> Tokenizer:
     """Return the vocabulary of the language model `model`; raise `ValueError` without one."""
-    if isinstance(model, LanguageModel):
-        check_language_model("model", model)
     vocabulary = getattr(model, "vocabulary", None)
+    if isinstance(model, LanguageModel) or vocabulary is None:
+        check_language_model("model", model)
     if vocabulary is None:
         received = "Received: one without. Set model.vocabulary, or train it on a corpus."
         raise ArgumentError("model", f"must be a LanguageModel with a vocabulary. {received}")

@@ -7,14 +7,14 @@ import keras
 import keras_tuner
 
 from dualnet import zoo
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, StrPath
 from dualnet.builders import LanguageModel
 from dualnet.corpora import Corpus
 from dualnet.training import Recipe, batches_of, card_for, split_overrides
 from dualnet.training.schedule import TRAIN, plan
 from dualnet.training.start import compiled_model, fit_to_corpus
 from dualnet.tuning.budget import solved
-from dualnet.tuning.job import Job
+from dualnet.tuning.job import Job, load_job
 
 # Settings of a recipe that a plain `fit` leaves out.
 BEYOND_FIT = {
@@ -35,7 +35,7 @@ class HyperModel(keras_tuner.HyperModel):
     checkpoints, budgets and reports.
 
     Args:
-        job: `Job`; see `load_job`.
+        job: `Job`, or its name or file; see `load_job`.
         corpus: `Corpus`.
         card: card of the job's model; default: the one for the name of `corpus`.
 
@@ -55,7 +55,8 @@ class HyperModel(keras_tuner.HyperModel):
     ('dual_mdlstm', 'plain')
     """
 
-    def __init__(self, job: Job, corpus: Corpus, card: zoo.Card | None = None) -> None:
+    def __init__(self, job: Job | StrPath, corpus: Corpus, card: zoo.Card | None = None) -> None:
+        job = job if isinstance(job, Job) else load_job(job)
         if job.kind != "training":
             raise ArgumentError("job", "must be of the kind 'training'.", kind=job.kind)
         self.job = job

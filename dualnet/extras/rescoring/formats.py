@@ -109,7 +109,8 @@ def _malformed(place: str, reason: str) -> ArgumentError:
 def _moses(line: str) -> Row:
     fields = [field.strip(SPACES) for field in line.split("|||")]
     if len(fields) < 2 or not fields[0].isdecimal():
-        raise ValueError("a line must be 'id ||| words ||| features ||| score'.")
+        others = "; of other lists, give the format, as --format kaldi"
+        raise ValueError(f"a line must be 'id ||| words ||| features ||| score'{others}.")
     key, text, *fields = fields
     # Marian writes alignments and the scores of words, if any, before the features.
     pairs = enumerate(map("|||".join, itertools.pairwise(fields)))
@@ -304,7 +305,8 @@ def keyed_lines(path: StrPath, ids: Sequence[str | int], *, format: str, name: s
         ids = range(len(ids))
     if missing := [key for key in ids if key not in by_id]:
         received = f"Received: {os.fspath(path)!r} without one for '{missing[0]}'."
-        raise ArgumentError(name, f"must have a line for each id of the lists. {received}")
+        begins = ", which begins with it" * (format == "kaldi")
+        raise ArgumentError(name, f"must have a line for each id of the lists{begins}. {received}")
     return [by_id[key] for key in ids]
 
 
