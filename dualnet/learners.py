@@ -312,13 +312,13 @@ class Learner:
             if last is not None:
                 check_tokens([last], model.vocabulary_size, least=1, name="last")
             expected = _named(start)
-            kinds, own_kinds = (
-                {name: (str(array.dtype), *array.shape) for name, array in each.items()}
+            found, own = (
+                [f"{name} {array.dtype}{array.shape}" for name, array in each.items()]
                 for each in (arrays, expected)
             )
-            if kinds != own_kinds or not all(np.isfinite(arrays[name]).all() for name in expected):
-                required = f"must hold finite arrays for this model and its cache: {own_kinds}."
-                raise ArgumentError("path", required, arrays=kinds)
+            if found != own or not all(np.isfinite(array).all() for array in arrays.values()):
+                required = f"must hold finite arrays for this model and its cache: {own}."
+                raise ArgumentError("path", required, arrays=found)
             memory, *rest = (arrays[name] for name in expected)
             moments, states = rest[: len(start.moments)], rest[len(start.moments) :]
             tokens, skipped = (
@@ -365,6 +365,18 @@ class Learner:
         ids, source_ids = model.vocabulary.encode(target), model.source_vocabulary.encode(source)
         return _Segment(np.append(eos, ids), np.append(ids, eos), source_ids)
 
+    def _lengths(self, segment: _Segment) -> tuple[int, ...]:
+        """Return the lengths that ids are padded to, so that few shapes are compiled."""
+        lengths = tuple(len(ids) for ids in segment[1:] if ids is not None)
+        if not self._kind.lesson.masked:
+            return lengths
+        if segment.source is not None:
+            return tuple(bucket_length(max(1, length)) for length in lengths)
+        longest: int = self.settings["sequence_length"]
+        while longest // 2 >= lengths[0]:
+            longest = -(-longest // 2)
+        return (longest,)
+
 
 def read_many(learners: Sequence[Learner], texts: Sequence[Text]) -> list[DynamicEvaluation]:
     """Let each learner read its own text, those of a kind side by side, as `Learner.read`.
@@ -403,18 +415,15 @@ def _read(
         # Of each model once: all its weights are read.
         fresh = {learner.model for learner in learners if learn and not learner.tokens}
         marks = {model: _mark(model) for model in fresh}
-        three = zip(learners, texts, states)
-        readings = [learner._segments(text, state.last) for learner, text, state in three]
+        readings = [
+            learner._segments(text, learner._state.last) for learner, text in zip(learners, texts)
+        ]
         losses: list[list[np.ndarray]] = [[] for _ in learners]
         for column in itertools.zip_longest(*(segments for segments, _ in readings)):
             groups: dict[tuple[Lesson, int | None, tuple[int, ...]], list[int]] = {}
             for i, segment in enumerate(column):
                 if segment is not None:
-                    lesson, longest = (
-                        learners[i]._kind.lesson,
-                        learners[i].settings["sequence_length"],
-                    )
-                    lengths = _lengths(lesson, segment, longest)
+                    lesson, lengths = learners[i]._kind.lesson, learners[i]._lengths(segment)
                     groups.setdefault((lesson, None if lesson.by_row else i, lengths), []).append(i)
             for (lesson, _, lengths), rows in groups.items():
                 if len(rows) == 1:
@@ -441,8 +450,8 @@ def _read(
             if np.isinf(results[-1].perplexity):
                 raise not_finite("perplexity", learner.rule, learner.settings)
         if learn:
-            both = zip(learners, states)
-            skipped = sum(state.skipped - learner.skipped for learner, state in both)
+            before = sum(learner.skipped for learner in learners)
+            skipped = sum(state.skipped for state in states) - before
             if skipped:
                 what = f"{skipped} of the updates were not finite, and changed nothing."
                 way_out = "Take a smaller learning_rate, or set clipnorm."
@@ -484,18 +493,6 @@ def _row(answer: Tensors, row: int) -> Tensors:
     """Return copies of one row: a view would hold the whole batch."""
     copies: Tensors = keras.tree.map_structure(lambda array: array[row].copy(), answer)
     return copies
-
-
-def _lengths(lesson: Lesson, segment: _Segment, longest: int) -> tuple[int, ...]:
-    """Return the lengths that ids are padded to, so that few shapes are compiled."""
-    lengths = tuple(len(ids) for ids in segment[1:] if ids is not None)
-    if not lesson.masked:
-        return lengths
-    if segment.source is not None:
-        return tuple(bucket_length(max(1, length)) for length in lengths)
-    while longest // 2 >= lengths[0]:
-        longest = -(-longest // 2)
-    return (longest,)
 
 
 def _named(state: _State) -> dict[str, np.ndarray]:
