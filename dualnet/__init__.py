@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from dualnet.generation import Completer as Completer
     from dualnet.generation import complete as complete
     from dualnet.generation import generate as generate
+    from dualnet.generation import keystrokes as keystrokes
     from dualnet.generation import translate as translate
     from dualnet.learners import Learner as Learner
     from dualnet.learners import read_many as read_many
@@ -78,7 +79,7 @@ _NAMES = {  # of each module
     "builders": "LanguageModel assign ensemble transfer weight_names with_cache with_gate",
     "devices": "data_parallel",
     "evaluation": "best_temperature check_causal evaluate minimal_pairs perplexity score",
-    "generation": "Completer complete generate translate",
+    "generation": "Completer complete generate keystrokes translate",
     "learners": "Learner read_many",
     "looking": "look",
     "rescoring": "rescore",

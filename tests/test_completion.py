@@ -10,7 +10,7 @@ from keras import ops
 
 import dualnet
 from dualnet import requests, runs
-from dualnet.generation import completion
+from dualnet.generation import completion, typing_effort
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from dualnet.text.pieces import words_in
 from tests.checks import few_elsewhere, once, small, strong
@@ -22,10 +22,8 @@ SIZES = {"bpe": 280, "unigram": 24, "word-piece": 36, "characters": None}
 
 
 def model_of(kind, texts=TEXT, **settings):
-    if kind == "words":
-        tokenizer = WORDS
-    elif kind == "bytes":
-        tokenizer = ByteTokenizer()
+    if kind in ("words", "bytes"):
+        tokenizer = WORDS if kind == "words" else ByteTokenizer()
     else:
         tokenizer = train_tokenizer(texts, kind, size=SIZES[kind], **settings)
     return strong(small(tokenizer, "dual_lstm", units=8), scale=1.0)
@@ -163,3 +161,56 @@ def test_training_writes_the_common_words_that_are_no_tokens(tmp_path):
     assert all(counts[word] > 1 and word[0].isalpha() for word in words)
     [first, *_] = [word for word in words if word.islower()]
     assert {first, first.capitalize()} <= runs.Run.open(run.folder).words == run.model.run.words
+
+
+class Offers:
+    """Stands in for a completer: offers the words of a table."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __call__(self, text):
+        return [completion.Completion(word, 0.1) for word in self.table.get(text, "").split()]
+
+
+def test_keystrokes_counts_the_keys_of_a_writer_who_takes_a_word_when_it_is_offered(monkeypatch):
+    table = {
+        "": "a the",  # in the second place: one key instead of four
+        "the s": "the ship",
+        "the ship, s": "sails",  # no space follows
+        "the ship, sails ": "on",  # one key instead of two
+    }
+    monkeypatch.setattr(typing_effort, "Completer", lambda model, **settings: Offers(table))
+    found = dualnet.keystrokes(model_of("words"), "the ship, sails on")
+    # "the " 1 for 4, "ship" 2 for 4, ", " 2, "sails " 2 for 6, "on" 1 for 2.
+    assert (found.characters, found.keys, found.words) == (18, 1 + 2 + 2 + 2 + 1, 4)
+    assert found.saved == pytest.approx(10 / 18)
+    assert found.recall == [[0.25, 0.5], [0.25, 0.5], [0, 0]]
+
+
+def test_a_learner_reads_what_was_typed():
+    model = model_of("bpe")
+    learner = dualnet.Learner(model, "output_bias", learning_rate=1.0)
+    texts = ["the ships"] * 20
+    once_typed, found = dualnet.keystrokes(model, texts), dualnet.keystrokes(learner, texts)
+    assert found.characters == once_typed.characters == 180 and found.keys < once_typed.keys
+    assert learner.tokens == 20 * len(model.vocabulary.encode("the ships\n"))
+
+
+@once
+def test_commands_offer_words_and_measure_keystrokes(cli, tmp_path):
+    model = model_of("bpe")
+    model.save(tmp_path / "model.keras")
+    (tmp_path / "text.txt").write_text("".join(TEXT))
+    run = f"{tmp_path}/model.keras"
+    found = cli.json(f"complete {run} --text 'the sh' --k 2 --stop-words ship")["texts"][0]
+    expected = dualnet.complete(model, "the sh", k=2, stop_words="ship")
+    assert found["text"] == "the sh"
+    assert [word["word"] for word in found["words"]] == [word for word, _ in expected]
+    assert expected[0].word in cli(f"complete {run} --text 'the sh'")
+    measured = cli.json(f"evaluate {run} --corpus {tmp_path}/text.txt --keystrokes 7")
+    lines = ["the ship (a shore) sails, the ships"]
+    assert measured["keys"] == dualnet.keystrokes(model, lines).keys and measured["words"] == 7
+    dynamic = cli(f"evaluate {run} --corpus {tmp_path}/text.txt --keystrokes 9 --dynamic")
+    assert "keys saved on 9 words of text whole" in dynamic
+    assert "cannot be combined" in cli.refused(f"evaluate {run} --keystrokes 9 --top-k 2")

@@ -52,7 +52,10 @@ SERVING_PAGE = ROOT / "docs" / "guides" / "serving.md"
 # <eos> and <unk> are in the middle: their ids are neither first nor last.
 WORDS = ("the", "cat", "<eos>", "dog", "sees", "<unk>", "likes", "a", "bird")
 EOS_ID, UNK_ID = 2, 5
-ENDPOINTS = ["score", "step", "predict_next", "score_text", "generate_text", "predict_next_text"]
+ENDPOINTS = [
+    "score", "step", "predict_next", "score_text", "generate_text", "predict_next_text",
+    "complete_text",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,6 +34,7 @@ from dualnet.requests import (
     Dividing,
     DynamicEvaluating,
     Evaluating,
+    LearnerRule,
     check_temperature,
 )
 from dualnet.runs import Run
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 # Validation tokens on which --temperature best chooses a temperature, as Melis et al. do.
 TUNING_TOKENS = 50_000
+TOKENS_OF_WORD = 16  # hardly any text has words of more tokens in the mean
 PROTOCOLS = ("sacrebleu", "multi30k", "rouge")
 METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 
@@ -124,6 +128,13 @@ class Evaluate(Adapt, Evaluating, Pairs):
     beam: int | None = count(None, group="models that translate")
     """Hypotheses of the beam search (default: 5)."""
 
+    keystrokes: int | None = count(None, metavar="WORDS", group="completion")
+    """Measure how many keys `dualnet complete` saves on so many words of the text; with --dynamic
+    for a learner, which reads each line when it has been typed."""
+
+    k: int = count(3, group="completion")
+    """Words that are offered."""
+
     protocol: str | None = choice(None, PROTOCOLS, group="models that translate")
     """sacrebleu (BLEU and chrF of the plain text), multi30k (BLEU of lower-cased Moses tokens) or
     rouge (headlines) (default: sacrebleu)."""
@@ -131,10 +142,13 @@ class Evaluate(Adapt, Evaluating, Pairs):
     needs = {
         "dynamic": ["plot", "keep", "adapt", *AdaptationRule.names()],
         "mc_dropout_samples": ["seed"],
+        "keystrokes": ["k"],
     }
     excludes = {
+        "keystrokes": {"plot", "keep", "cache", *Evaluating.names()}
+        - {*LearnerRule.names(), "adapt", *Options.names()},
         "dynamic": {*Evaluating.names(), *Pairs.names(), "beam", "protocol"}
-        - {*DynamicEvaluating.names(), *Options.names()}
+        - {*DynamicEvaluating.names(), *Options.names()},
     }
 
 
@@ -146,7 +160,10 @@ def evaluate(options: Evaluate) -> Result:
         dualnet evaluate runs/dual --dynamic --set learning_rate=0.001 --plot learning.png
         dualnet evaluate runs/dual --cache size=2000 --temperature best
         dualnet evaluate runs/en-de --protocol multi30k
+        dualnet evaluate runs/dual --keystrokes 1000
     """
+    if options.keystrokes is not None:
+        return _keystrokes(options, options.keystrokes)
     if options.dynamic:
         return adapt(options)
     run = Run.open(options.run_folder)
@@ -171,6 +188,34 @@ def evaluate(options: Evaluate) -> Result:
     names += [metric.figure for metric in METRICS if getattr(static, metric.figure)]
     figures = {name: getattr(static, name) for name in names}
     return text.result({**figures, "samples": static.mc_dropout_samples, **static.figures()})
+
+
+def _keystrokes(options: Evaluate, count: int) -> Result:
+    """Return how many keys completion saves on the first words of a text."""
+    run = Run.open(options.run_folder).check_language_model("RUN")
+    _check_text(options, run)
+    quietly("dualnet.generation")
+    from dualnet import generation, learners
+    from dualnet.text.pieces import patterns
+
+    text = Text(options, run, run.model())
+    whole = text.model.vocabulary.decode(text.tokens[: TOKENS_OF_WORD * count])
+    words = itertools.islice(re.finditer(patterns()[1], whole), count)
+    lines = whole[: max((word.end() for word in words), default=0)].splitlines()
+    reader: Any = text.model
+    if options.dynamic:
+        rule = LearnerRule.fields_of(options.changed())
+        reader = learners.Learner(reader, options.adapt or "connection", **rule)
+    found = generation.keystrokes(reader, [*filter(str.strip, lines)], k=options.k)
+    figures = {"saved": found.saved, **dataclasses.asdict(found), "k": options.k}
+    shown = [
+        f"after {letters} letters the first word is right in {first:.1%}, one of {options.k} in "
+        f"{among:.1%}"
+        for letters, (first, among) in enumerate(found.recall)
+    ]
+    of_text = f"{found.words:,} words of {text.corpus.name} {text.split}"
+    saved = f"{found.saved:.1%} of {found.characters:,} keys saved on {of_text}"
+    return Result({**figures, "dynamic": options.dynamic, **text.names()}, saved, *shown)
 
 
 def adapt(options: Adapt) -> Result:
@@ -271,10 +316,13 @@ class Text:
             settings["temperature"] = best_temperature(self.model, valid, **shared)
             self.notes["tuning_tokens"] = len(valid)
 
+    def names(self) -> dict[str, str]:
+        """Return what a result says of the text and the model."""
+        return {"split": self.split, "corpus": self.corpus.name, "model": self.name}
+
     def result(self, figures: dict[str, Any], *lines: str) -> Result:
         """Return the result with these figures, and with `lines` at the end of its text."""
-        names = {"split": self.split, "corpus": self.corpus.name, "model": self.name}
-        figures |= {**self.notes, **names}
+        figures |= {**self.notes, **self.names()}
         return Result(figures, *self._lines(figures), *lines)
 
     def _lines(self, result: Mapping[str, Any]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from dualnet.generation.beam import NONE, rows_of, taken, top_columns
 from dualnet.generation.drawing import Advance
 from dualnet.generation.sampling import Begun, read, streams_of
 from dualnet.requests import BEAM, Completing, CompletingArguments
-from dualnet.text.pieces import LONGEST, Pieces, with_capitals, words_in
+from dualnet.text.pieces import LONGEST, Pieces, words_in
 from dualnet.text.plain_text import check_text
 
 KEPT = 4 * BEAM  # spellings of words
@@ -126,6 +126,11 @@ def spellings(
     return {"ids": ids, "log_p": log_p - mass[:, None]}
 
 
+def words_of_run(model: LanguageModel) -> Collection[str] | None:
+    """Return the words that the RUN of a model lists, or None."""
+    return None if model.run is None else model.run.words
+
+
 @functools.cache
 def _question(pieces: Pieces) -> Question:
     """Return the question that is answered with `spellings`."""
@@ -168,9 +173,9 @@ class Completer:
         request = Completing.of(settings)
         self.model, self._vocabulary, self._k = model, vocabulary_of(model), request.k
         self._stop_words = {word.lower() for word in as_texts(request.stop_words or ())}
-        of_run = None if model.run is None else model.run.words
-        own = None if request.words is None else with_capitals(as_texts(request.words))
-        self._lists = [words for words in (of_run, own) if words is not None]
+        of_run = words_of_run(model)
+        own = None if request.words is None else {*as_texts(request.words)}
+        self._lists: list[Collection[str]] = [words for words in (of_run, own) if words is not None]
         self._read: tuple[np.ndarray, Begun | None] = np.zeros(0, "int32"), None
 
     def __call__(self, text: str) -> list[Completion]:
@@ -242,7 +247,10 @@ def complete(
         >>> [found.word for found in dualnet.complete(model, "The President of the United ")]
         ['States', 'Kingdom', 'Nations']
     """
-    if isinstance(model, LanguageModel):
-        return Completer(model, **settings)(text)
-    with model.taught() as taught:
+    with taught_by(model) as taught:
         return Completer(taught, **settings)(text)
+
+
+def taught_by(model: LanguageModel | Taught) -> contextlib.AbstractContextManager[LanguageModel]:
+    """Return a context with a model, or with that which a learner has taught."""
+    return contextlib.nullcontext(model) if isinstance(model, LanguageModel) else model.taught()

@@ -37,8 +37,8 @@ def endpoints(
         >>> serving.endpoints(model)
         ['score', 'step', 'predict_next']
         >>> model.vocabulary = Vocabulary(("<eos>", "the", "cat"))
-        >>> serving.endpoints(model)
-        ['score', 'step', 'predict_next', 'score_text', 'generate_text', 'predict_next_text']
+        >>> serving.endpoints(model)[3:]
+        ['score_text', 'generate_text', 'predict_next_text', 'complete_text']
         >>> serving.endpoints(model, learn="connection")[-2:]
         ['learn', 'learn_text']
         >>> serving.endpoints(model, format="onnx")
@@ -53,7 +53,8 @@ def endpoints(
         return ["encode", "step", *["translate"] * has_end]
     if format != "saved_model":
         return ["step"] if SUFFIXES[format] else []
-    text = [] if why_no_text(model) else ["score_text", "generate_text", "predict_next_text"]
+    text = ["score_text", "generate_text", "predict_next_text", "complete_text"]
+    text = [] if why_no_text(model) else text
     learning = ["learn", *["learn_text"] * bool(text)] if learn is not None else []
     return ["score", "step", "predict_next", *text, *learning]
 
@@ -89,11 +90,11 @@ def why_no_text(model: LanguageModel) -> str:
 def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArguments]) -> Path:
     """Export `model` to a format that needs neither dualnet nor Keras, or for `transformers`.
 
-    - "saved_model" writes a folder: a TensorFlow SavedModel with up to six endpoints, `score`,
+    - "saved_model" writes a folder: a TensorFlow SavedModel with up to seven endpoints, `score`,
       `step`, `predict_next` and, if the graph can hold the tokeniser, `score_text`,
-      `generate_text` and `predict_next_text`. With `learn` each takes a `memory`, and there are
-      `learn` and `learn_text`. A `TranslationModel` has `encode`, `step` and `translate`. The
-      tokeniser is also a file in `assets.extra`.
+      `generate_text`, `predict_next_text` and `complete_text`. With `learn` each takes a `memory`,
+      and there are `learn` and `learn_text`. A `TranslationModel` has `encode`, `step` and
+      `translate`. The tokeniser is also a file in `assets.extra`.
     - "onnx" and "litert" write one file with a single step of a language model, in float32, from
       `ids` int32 `(batch, 1)` and `state_1` ... `state_n` float32 `(batch, size)` to `logits`
       float32 `(batch, 1, words)` and the new states: `state_1` ... `state_n` of the signature

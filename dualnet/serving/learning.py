@@ -1,7 +1,9 @@
 """What an export that learns adds: `learn`, `learn_text`, and a `memory` for other endpoints."""
 
+import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -18,6 +20,7 @@ from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader, TextReader, by_windows, scored_text
 
 Learnt = tuple[list[Tensor], Tensor]  # states, and the differences of each row
+Rows = Callable[[int], contextlib.AbstractContextManager[object]]
 Taught = tuple[Learnt, Tensor]  # and how many steps of each row were skipped
 REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
 
@@ -72,10 +75,15 @@ class Memories:
         function, declared = endpoint
 
         def remembering(inputs: Tensors) -> Tensors:
-            with self.lesson.differing(self.lesson.values(), self._memory(inputs)):
+            with self.rows(inputs)(1):
                 return _finite(function(inputs))
 
         return remembering, {**declared, **self.input}
+
+    def rows(self, inputs: Tensors) -> Rows:
+        """Return a function of a number: so many rows of each memory are read in its context."""
+        values, memory = self.lesson.values(), self._memory(inputs)
+        return lambda times: self.lesson.differing(values, tf.repeat(memory, times, axis=0))
 
     def learn(self) -> Endpoint:
         """Return the endpoint `learn`: one step of each row on its ids."""

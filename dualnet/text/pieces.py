@@ -13,6 +13,7 @@ LONGEST = 48  # bytes of what is typed of a word, with its space; bytes and toke
 APOSTROPHES = "'\u2019"  # within a word
 # Letters of scripts that write no spaces: Thai and Lao, Myanmar, Khmer, kana, Han.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+SPACES = " \t\r\n"
 NOT_OF_A_WORD = LONGEST + 1
 MOST_WORDS = 50_000  # of a list
 
@@ -82,7 +83,7 @@ class Pieces:
         has_space = self.always_spaced or (self.begins_spaced and begins)
         if (has_space or self.is_spaced) and before[-1:] == " ":
             before, has_space = before[:-1], True
-        may_space = not (word or has_space or begins or before[-1:].isspace())
+        may_space = not (word or has_space or begins or before[-1] in SPACES)
         spelt = word.lower() if self.lowercase else word
         return Typed(before, word, b" " * has_space + spelt.encode(), may_space)
 
