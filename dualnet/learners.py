@@ -32,6 +32,7 @@ from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
 from dualnet.requests import AUTO, AdaptationRule, LearnerRule, LearnerRuleArguments
+from dualnet.text.pieces import words_in
 from dualnet.text.plain_text import check_line, check_text
 
 __all__ = ["Learner", "read_many"]
@@ -52,6 +53,7 @@ class _State(NamedTuple):
     tokens: int = 0
     skipped: int = 0
     mark: list[str] | None = None  # of the model at the first text; none before
+    words: frozenset[str] = frozenset()
 
 
 class _Segment(NamedTuple):
@@ -135,7 +137,10 @@ class Learner:
         settings: dict, the values that the rule runs with.
         tokens: int. Number of tokens that were read.
         skipped: int. Number of updates that were not finite.
-        size: int. Bytes of what the learner holds: memory, state of the rule, recurrent state.
+        words: frozenset of str. Words of several tokens that it has read, without those of the
+            model's RUN: `complete` offers them.
+        size: int. Bytes of what the learner holds: memory, state of the rule, recurrent state,
+            words.
 
     Example:
 
@@ -213,11 +218,14 @@ class Learner:
     adapt = property(lambda self: self._kind.items or ["all"], doc="list of str: what learns.")
     tokens = property(lambda self: self._state.tokens)
     skipped = property(lambda self: self._state.skipped)
+    words = property(lambda self: self._state.words)
 
     @property
     def size(self) -> int:
         state = self._state
-        return sum(array.nbytes for array in (state.memory, *state.moments, *state.states))
+        arrays = (state.memory, *state.moments, *state.states)
+        words = sum(len(word.encode()) for word in state.words)
+        return words + sum(array.nbytes for array in arrays)
 
     def read(self, text: Text) -> DynamicEvaluation:
         """Score `text`, and learn from it.
@@ -281,6 +289,7 @@ class Learner:
             "format": FORMAT, "model": self.model.name, "checksum": checksum, "reads": reads,
             "adapt": self.adapt, "rule": self.rule, "settings": self.settings,
             "last": state.last, "tokens": state.tokens, "skipped": state.skipped,
+            "words": sorted(state.words),
         }  # fmt: skip
         header = np.frombuffer(json.dumps(about).encode(), np.uint8)
         file = io.BytesIO()
@@ -324,7 +333,8 @@ class Learner:
             tokens, skipped = (
                 check_count(name, about[name], least=0) for name in ("tokens", "skipped")
             )
-            learner._state = _State(memory, moments, states, last, tokens, skipped, mark)
+            words = frozenset(check_text("words", word) for word in about.get("words", ()))
+            learner._state = _State(memory, moments, states, last, tokens, skipped, mark, words)
             return learner
         except Exception as error:  # of a damaged file, any
             if isinstance(error, ArgumentError) and error.argument in ("path", "model"):
@@ -334,6 +344,15 @@ class Learner:
             raise ArgumentError("path", f"{required} Received: {str(path)!r} ({reason}).") from None
 
     # --- what it reads
+
+    def _new_words(self, text: Text) -> set[str]:
+        """Return the words of `text`, if it is one, that neither a token nor the RUN has."""
+        vocabulary, run = self.model.vocabulary, self.model.run
+        if not isinstance(text, str) or vocabulary.kind == "words":
+            return set()
+        listed = None if run is None else run.words
+        words = {*words_in(text.lower() if vocabulary.lowercase else text)}
+        return {word for word in words - vocabulary.pieces.words if word not in (listed or ())}
 
     def _segments(self, text: Text, last: int | None) -> tuple[list[_Segment], int | None]:
         """Return the segments of `text` after the token `last`, and its own last token."""
@@ -456,10 +475,12 @@ def _read(
                 what = f"{skipped} of the updates were not finite, and changed nothing."
                 way_out = "Take a smaller learning_rate, or set clipnorm."
                 warnings.warn(f"{what} {way_out}", stacklevel=3)
-            for learner, (_, last), state, result in zip(learners, readings, states, results):
+            each = zip(learners, readings, states, results, texts)
+            for learner, (_, last), state, result, text in each:
                 mark = state.mark if state.tokens else marks[learner.model]
                 tokens = state.tokens + result.tokens
-                learner._state = state._replace(last=last, tokens=tokens, mark=mark)
+                words = state.words | learner._new_words(text)
+                learner._state = state._replace(last=last, tokens=tokens, mark=mark, words=words)
     return results
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from keras import ops
 
 import dualnet
 from dualnet import requests, runs
-from dualnet.generation import completion, typing_effort
+from dualnet.generation import completion
 from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
 from dualnet.text.pieces import words_in
 from tests.checks import few_elsewhere, once, small, strong
@@ -180,12 +181,31 @@ def test_keystrokes_counts_the_keys_of_a_writer_who_takes_a_word_when_it_is_offe
         "the ship, s": "sails",  # no space follows
         "the ship, sails ": "on",  # one key instead of two
     }
-    monkeypatch.setattr(typing_effort, "Completer", lambda model, **settings: Offers(table))
+    monkeypatch.setattr(completion, "Completer", lambda model, **settings: Offers(table))
     found = dualnet.keystrokes(model_of("words"), "the ship, sails on")
     # "the " 1 for 4, "ship" 2 for 4, ", " 2, "sails " 2 for 6, "on" 1 for 2.
     assert (found.characters, found.keys, found.words) == (18, 1 + 2 + 2 + 2 + 1, 4)
     assert found.saved == pytest.approx(10 / 18)
     assert found.recall == [[0.25, 0.5], [0.25, 0.5], [0, 0]]
+
+
+def test_a_learner_knows_the_words_that_it_has_read(tmp_path):
+    model = model_of("bpe")
+    tokens, every = model.vocabulary.pieces.words, dict(dualnet.complete(model, "the sh", k=8))
+    [joined, *_] = [word for word in every if word not in tokens]
+    learner = dualnet.Learner(model, "output_bias", rule="sgd", learning_rate=0.01)
+    model.run = SimpleNamespace(words=frozenset({"listed"}))
+    assert joined not in dict(dualnet.complete(learner, "the sh", k=8))
+    size = learner.size
+    learner.read(f"{joined}, the xö listed\n")
+    assert learner.words == {joined, "xö"} and learner.size == size + len(joined) + 3
+    learner.save(tmp_path / "a.learner")
+    again = dualnet.Learner.load(tmp_path / "a.learner", model)
+    assert again.words == learner.words
+    found = dualnet.complete(again, "the sh", k=8)
+    assert joined in dict(found) and found == dualnet.complete(learner, "the sh", k=8)
+    again.reset()
+    assert not again.words
 
 
 def test_a_learner_reads_what_was_typed():

@@ -68,18 +68,6 @@ def logits(graph: Graph, segment: Segment) -> Answer:
     return {"logits": logits, "states": states}
 
 
-def last_logits(graph: Graph, segment: Segment) -> Answer:
-    """Answer with `logits` after the last token alone, which the head computes, if there is one."""
-    if graph.head is None:
-        logits, states = graph.logits(segment["tokens"], segment["states"])
-        logits = logits[:, -1:]
-    else:
-        features, *states = graph.body([segment["tokens"], *segment["states"]], training=False)
-        features = keras.tree.map_structure(lambda feature: feature[:, -1:], features)
-        logits = graph.head(features)
-    return {"logits": heated(logits, segment), "states": states}
-
-
 def ranks_of(logits: Tensor, targets: Tensor) -> Tensor:
     """Return the number of other words whose logit is not below the target's; 0 is likeliest.
 

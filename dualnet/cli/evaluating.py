@@ -207,7 +207,10 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
         rule = LearnerRule.fields_of(options.changed())
         reader = learners.Learner(reader, options.adapt or "connection", **rule)
     found = generation.keystrokes(reader, [*filter(str.strip, lines)], k=options.k)
-    figures = {"saved": found.saved, **dataclasses.asdict(found), "k": options.k}
+    figures = {
+        "saved": found.saved, **dataclasses.asdict(found), "k": options.k,
+        "dynamic": options.dynamic, "corpus": text.corpus.name, "split": text.split,
+    }  # fmt: skip
     shown = [
         f"after {letters} letters the first word is right in {first:.1%}, one of {options.k} in "
         f"{among:.1%}"
@@ -215,7 +218,7 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
     ]
     of_text = f"{found.words:,} words of {text.corpus.name} {text.split}"
     saved = f"{found.saved:.1%} of {found.characters:,} keys saved on {of_text}"
-    return Result({**figures, "dynamic": options.dynamic, **text.names()}, saved, *shown)
+    return Result(figures, saved, *shown)
 
 
 def adapt(options: Adapt) -> Result:
@@ -316,13 +319,10 @@ class Text:
             settings["temperature"] = best_temperature(self.model, valid, **shared)
             self.notes["tuning_tokens"] = len(valid)
 
-    def names(self) -> dict[str, str]:
-        """Return what a result says of the text and the model."""
-        return {"split": self.split, "corpus": self.corpus.name, "model": self.name}
-
     def result(self, figures: dict[str, Any], *lines: str) -> Result:
         """Return the result with these figures, and with `lines` at the end of its text."""
-        figures |= {**self.notes, **self.names()}
+        names = {"split": self.split, "corpus": self.corpus.name, "model": self.name}
+        figures |= {**self.notes, **names}
         return Result(figures, *self._lines(figures), *lines)
 
     def _lines(self, result: Mapping[str, Any]) -> Iterator[str]:

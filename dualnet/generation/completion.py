@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol, Unpack
 
 import numpy as np
@@ -144,8 +144,11 @@ def _question(pieces: Pieces) -> Question:
 class Taught(Protocol):
     """What has taught a model, such as a `dualnet.Learner`."""
 
-    def taught(self) -> contextlib.AbstractContextManager[LanguageModel]:
-        """Return a context with the model that has learnt."""
+    words: frozenset[str]
+
+    def taught(self) -> contextlib.AbstractContextManager[LanguageModel]: ...
+
+    def read(self, text: str) -> object: ...
 
 
 class Completer:
@@ -175,7 +178,7 @@ class Completer:
         self._stop_words = {word.lower() for word in as_texts(request.stop_words or ())}
         of_run = words_of_run(model)
         own = None if request.words is None else {*as_texts(request.words)}
-        self._lists: list[Collection[str]] = [words for words in (of_run, own) if words is not None]
+        self.lists: list[Collection[str]] = [words for words in (of_run, own) if words is not None]
         self._read: tuple[np.ndarray, Begun | None] = np.zeros(0, "int32"), None
 
     def __call__(self, text: str) -> list[Completion]:
@@ -194,15 +197,15 @@ class Completer:
         for ids, log_p in zip(answer["ids"][0].tolist(), answer["log_p"][0].tolist()):
             word = b"".join(pieces.spelt[i] for i in ids if i >= 0).removeprefix(b" ")
             words[word.decode(errors="replace")] += float(np.exp(log_p))
-        lists: list[Collection[str]] = [pieces.words, *self._lists]
-        if self._lists:
+        lists: list[Collection[str]] = [pieces.words, *self.lists]
+        if self.lists:
             lists.append(words_in(text.lower() if pieces.lowercase else text))
         length = len(spelt.decode().removeprefix(" "))
         completions = [
             Completion(begun + word[length:], probability)
             for word, probability in words.items()
             if words_in(word) == [word]
-            and (not self._lists or any(word in known for known in lists))
+            and (not self.lists or any(word in known for known in lists))
             and word.lower() not in self._stop_words
         ]
         return sorted(completions, key=lambda one: -one.probability)[: self._k]
@@ -247,10 +250,20 @@ def complete(
         >>> [found.word for found in dualnet.complete(model, "The President of the United ")]
         ['States', 'Kingdom', 'Nations']
     """
-    with taught_by(model) as taught:
-        return Completer(taught, **settings)(text)
+    with completer_of(model, settings) as completer:
+        return completer(text)
 
 
-def taught_by(model: LanguageModel | Taught) -> contextlib.AbstractContextManager[LanguageModel]:
-    """Return a context with a model, or with that which a learner has taught."""
-    return contextlib.nullcontext(model) if isinstance(model, LanguageModel) else model.taught()
+@contextlib.contextmanager
+def completer_of(
+    model: LanguageModel | Taught, settings: CompletingArguments
+) -> Iterator[Completer]:
+    """Return a context with the completer of a model, or of what a learner has taught."""
+    if isinstance(model, LanguageModel):
+        yield Completer(model, **settings)
+    else:
+        with model.taught() as taught:
+            completer = Completer(taught, **settings)
+            if completer.lists:  # else it knows all words
+                completer.lists.append(model.words)
+            yield completer

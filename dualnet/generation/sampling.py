@@ -190,7 +190,7 @@ def read(model: LanguageModel, streams: list[np.ndarray], before: Begun | None =
         before = np.zeros((rows, model.vocabulary_size), np.float32), zeros
     logits, states = before
     steps = max(1, WORK // rows)  # bounds the memory of a long prompt
-    reader = reader_of(model, questions.last_logits)
+    reader = reader_of(model, questions.logits)
     ends = [*range(steps, common, steps), *range(common, longest + 1)]
     for start, end in itertools.pairwise([0, *ends]):
         if end > start:

@@ -3,24 +3,18 @@
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, Protocol, Unpack
+from typing import Unpack
 
 import numpy as np
 
 from dualnet._checks import as_texts
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel
-from dualnet.generation.completion import Completer, Taught, taught_by
+from dualnet.generation.completion import Taught, completer_of
 from dualnet.requests import Completing, CompletingArguments
 from dualnet.text.pieces import patterns
 
 LETTERS = 3  # numbers of letters, from 0, after which words are looked for
-
-
-class Reading(Taught, Protocol):
-    """A learner, which reads what was typed."""
-
-    def read(self, text: str) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ class Keystrokes:
 
 @documented(Completing)
 def keystrokes(
-    model: LanguageModel | Reading, texts: str | list[str], **settings: Unpack[CompletingArguments]
+    model: LanguageModel | Taught, texts: str | list[str], **settings: Unpack[CompletingArguments]
 ) -> Keystrokes:
     """Return how many keys it takes to type `texts` with the words that `complete` offers.
 
@@ -71,8 +65,7 @@ def keystrokes(
     texts, saved, words = as_texts(texts), 0, 0
     hits: dict[int, list[tuple[bool, bool]]] = defaultdict(list)
     for text in texts:
-        with taught_by(model) as taught:
-            complete = Completer(taught, **settings)
+        with completer_of(model, settings) as complete:
             for match in re.finditer(patterns()[1], text):
                 word, words = match[0], words + 1
                 keys = len(word) + (text[match.end() :][:1] == " ")  # that are left to type

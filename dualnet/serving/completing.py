@@ -4,6 +4,7 @@ import contextlib
 import functools
 
 import tensorflow as tf
+from keras import ops
 
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel
@@ -70,8 +71,9 @@ class CompleteText(tf.Module):
         )
         is_word = tf.strings.regex_full_match(words, patterns()[1])
         valid = is_first & is_word & self._is_known(words, inputs)
-        sums, places = tf.math.top_k(tf.where(valid, sums, 0.0), tf.reduce_max(inputs["k"]))
-        within = (sums > 0) & (tf.range(tf.shape(sums)[1]) < typed["k"])
+        width = ops.max(inputs["k"], initial=1)
+        sums, places = tf.math.top_k(tf.where(valid, sums, 0.0), width)
+        within = (sums > 0) & (tf.range(width) < typed["k"])
         words = tf.gather(words, places, batch_dims=1)
         length = tf.strings.length(self.lower(word))[:, None]
         rest = _part(words, tf.minimum(length, tf.strings.length(words)))
@@ -86,13 +88,11 @@ class CompleteText(tf.Module):
         before = tf.strings.regex_replace(text, rf"{patterns()[0]}\z", "")
         word = _part(text, length(before))
         last = _part(before, tf.maximum(length(before) - 1, 0))
-        begins = tf.equal(last, "") | tf.equal(last, "\n")
-        has_space = pieces.always_spaced | (pieces.begins_spaced & begins)
-        takes_space = tf.equal(last, " ") & (has_space | pieces.is_spaced)
-        before = tf.where(takes_space, tf.strings.regex_replace(before, r" \z", ""), before)
-        has_space |= takes_space
-        is_after_space = tf.reduce_any(tf.equal(last[:, None], [*SPACES]), axis=1)
-        may_space = ~(tf.not_equal(word, "") | has_space | begins | is_after_space)
+        has_space = tf.equal(last, " ") & pieces.is_spaced
+        before = tf.where(has_space, tf.strings.regex_replace(before, r" \z", ""), before)
+        has_space |= pieces.always_spaced
+        is_after_space = tf.reduce_any(tf.equal(last[:, None], ["", *SPACES]), axis=1)
+        may_space = ~(tf.not_equal(word, "") | has_space | is_after_space)
         spelt = tf.where(has_space, " ", "") + self.lower(word)
         typed = {"length": tf.minimum(length(spelt), LONGEST), "may_space": may_space}
         typed = {name: tf.cast(column, tf.int32)[:, None] for name, column in typed.items()}
