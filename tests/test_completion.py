@@ -1,6 +1,8 @@
 """Words are completed as all their spellings have it, whatever the tokens are."""
 
+import base64
 import dataclasses
+import io
 import re
 from collections import Counter
 from types import SimpleNamespace
@@ -12,19 +14,26 @@ from keras import ops
 import dualnet
 from dualnet import requests, runs
 from dualnet.generation import completion
-from dualnet.text import ByteTokenizer, Vocabulary, train_tokenizer
+from dualnet.text import ByteTokenizer, SentencePieceTokenizer, Vocabulary, train_tokenizer
 from dualnet.text.pieces import words_in
-from tests.checks import few_elsewhere, once, small, strong
+from tests.checks import few_elsewhere, needed, once, small, strong
 
 TEXT = ["the ship (a shore) sails, the ships\n", "don't share the shop\n"]
 WORDS = Vocabulary(("<eos>", "<unk>", "the", "ship", "ships", "shore", "(", ",", "a"))
-KINDS = ["bpe", "words", "bytes", "unigram", "word-piece", "characters"]
+KINDS = ["bpe", "words", "bytes", "unigram", "word-piece", "characters", "sentencepiece"]
 SIZES = {"bpe": 280, "unigram": 24, "word-piece": 36, "characters": None}
 
 
 def model_of(kind, texts=TEXT, **settings):
     if kind in ("words", "bytes"):
         tokenizer = WORDS if kind == "words" else ByteTokenizer()
+    elif kind == "sentencepiece":
+        [library], file = needed("sentencepiece", "sentencepiece"), io.BytesIO()
+        library.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts * 9), model_writer=file, vocab_size=40,
+            hard_vocab_limit=False, minloglevel=2,
+        )  # fmt: skip
+        tokenizer = SentencePieceTokenizer(base64.b64encode(file.getvalue()).decode())
     else:
         tokenizer = train_tokenizer(texts, kind, size=SIZES[kind], **settings)
     return strong(small(tokenizer, "dual_lstm", units=8), scale=1.0)
@@ -41,9 +50,10 @@ class Reference:
         self.spelt = [tokenizer.decode([first, i])[begun:].encode() for i in range(len(tokenizer))]
         if tokenizer.kind in ("bytes", "bpe"):
             self.spelt = [*tokenizer.spelling]
-        for i in (tokenizer.eos_id, tokenizer.unk_id):
-            if i is not None:
-                self.spelt[i] = b"\n"
+        special = tokenizer.eos_id, tokenizer.unk_id
+        self.spelt = [
+            b"\n" if i in special or not piece else piece for i, piece in enumerate(self.spelt)
+        ]
         letter = r"[^\W_]|['\u2019\ufffd]"
         shown = [piece.decode(errors="replace") for piece in self.spelt]
         self.ends = np.array([not re.match(letter, piece) for piece in shown])

@@ -259,11 +259,11 @@ def completer_of(
     model: LanguageModel | Taught, settings: CompletingArguments
 ) -> Iterator[Completer]:
     """Return a context with the completer of a model, or of what a learner has taught."""
-    if isinstance(model, LanguageModel):
+    if not hasattr(model, "taught"):
         yield Completer(model, **settings)
-    else:
-        with model.taught() as taught:
-            completer = Completer(taught, **settings)
-            if completer.lists:  # else it knows all words
-                completer.lists.append(model.words)
-            yield completer
+        return
+    with model.taught() as taught:
+        completer = Completer(taught, **settings)
+        if completer.lists:  # else it knows all words
+            completer.lists.append(model.words)
+        yield completer

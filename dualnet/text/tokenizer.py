@@ -143,7 +143,7 @@ class Tokenizer(abc.ABC):
     @functools.cached_property
     def pieces(self) -> Pieces:
         """What each token spells within a text, and which of them begin and end words."""
-        spelt = [piece.replace(SPACE_MARK, b" ") for piece in self._spelt]
+        spelt = [piece.replace(SPACE_MARK, b" ") for piece in self._spelt[: len(self)]]
         always_spaced = self.kind in ("words", "word-piece", "WordLevel")
         if always_spaced:
             is_part = self.kind == "word-piece"
