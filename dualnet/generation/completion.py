@@ -4,7 +4,7 @@ import contextlib
 import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterator
-from typing import NamedTuple, Protocol, Unpack
+from typing import NamedTuple, Protocol, Unpack, runtime_checkable
 
 import numpy as np
 from keras import ops
@@ -141,6 +141,7 @@ def _question(pieces: Pieces) -> Question:
     return question
 
 
+@runtime_checkable
 class Taught(Protocol):
     """What has taught a model, such as a `dualnet.Learner`."""
 
@@ -259,7 +260,7 @@ def completer_of(
     model: LanguageModel | Taught, settings: CompletingArguments
 ) -> Iterator[Completer]:
     """Return a context with the completer of a model, or of what a learner has taught."""
-    if not hasattr(model, "taught"):
+    if not isinstance(model, Taught):
         yield Completer(model, **settings)
         return
     with model.taught() as taught:

@@ -78,7 +78,7 @@ def keystrokes(
                     if word in offered:
                         best = max(best, keys - typed - 1)
                 saved += best
-        if hasattr(model, "taught"):
+        if isinstance(model, Taught):
             model.read(f"{text}\n")
     characters = sum(map(len, texts))
     recall = [np.mean(hits[typed] or [(False, False)], axis=0).tolist() for typed in range(LETTERS)]
