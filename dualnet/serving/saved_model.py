@@ -11,7 +11,7 @@ from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import vocabularies_of
 from dualnet.runs.shipped import copy_licences
 from dualnet.serving import requests, translator_endpoints
-from dualnet.serving.completing import CompleteText
+from dualnet.serving.completing import complete_text
 from dualnet.serving.graph_bpe import GraphBPE
 from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.learning import Memories
@@ -54,9 +54,8 @@ def write_saved_model(
         if tokenizer is not None:
             built["learn_text"] = memories.learn_text(tokenizer)
     if tokenizer is not None:
-        completing = CompleteText(model, reader, tokenizer, memories)
-        archive.track(completing)
-        built["complete_text"] = completing.endpoint()
+        parts = model, reader, tokenizer, memories
+        built["complete_text"] = complete_text(*parts, archive.track)
     for name in names:
         function, specs = requests.served(built[name])
         archive.add_endpoint(name, function, [specs])
