@@ -128,7 +128,7 @@ def _check_first_states(core: keras.Model) -> None:
     """Raise `ArgumentError` for a cell that starts from another state than zeros, or learns it."""
     for layer in core._flatten_layers(include_self=False):
         if hasattr(layer, "get_initial_state"):
-            with keras.StatelessScope([(w, ops.ones_like(w)) for w in layer.weights]):
+            with keras.StatelessScope([(w, ops.ones(w.shape)) for w in layer.weights]):
                 states = keras.tree.flatten(layer.get_initial_state(batch_size=1))
             if any(ops.convert_to_numpy(state).any() for state in states):
                 required = "must start from zeros, as every state of a model does."
