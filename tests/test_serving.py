@@ -788,6 +788,9 @@ def test_the_onnx_file_computes_what_the_model_does_without_a_loop(stepped, tmp_
     proto = onnx.load(path)
     onnx.checker.check_model(proto, full_check=True)
     assert not {node.op_type for node in proto.graph.node} & {"Loop", "Scan", "If"}
+    arrays = [onnx.numpy_helper.to_array(part) for part in proto.graph.initializer]
+    large = [array for array in arrays if array.ndim > 1]  # each weight once, not turned
+    assert sum(array.size for array in large) <= model.core.count_params()
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = state_names(model)
     types = {"ids": "tensor(int32)", **dict.fromkeys(names, "tensor(float)")}

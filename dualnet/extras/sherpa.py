@@ -163,7 +163,9 @@ def sherpa_bytes(model: LanguageModel, mapping: TokenMap) -> bytes:
     sizes = {"num_layers": layers, "hidden_size": units, "sos_id": mapping.sos_id}
     metadata = {**sizes, **licences_of(model.run)}
     # sherpa-onnx knows inputs and outputs by their order.
-    return one_step.to_onnx(step, specs, outputs=("score", "new_h", "new_c"), metadata=metadata)
+    outputs = "score", "new_h", "new_c"
+    variables = model.core.variables
+    return one_step.to_onnx(step, specs, variables, outputs=outputs, metadata=metadata)
 
 
 def _layers(model: LanguageModel) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
+import keras
 import tensorflow as tf
 
 from dualnet._checks import ArgumentError, extra
@@ -19,27 +20,44 @@ OneStep = tuple[Callable[..., Tensors], list[tf.TensorSpec]]
 def onnx_bytes(model: LanguageModel) -> bytes:
     """Return one step of `model` as an ONNX file."""
     # In ONNX, an output with the name of an input would be that input.
-    step = _one_step(in_float32(model), output_prefix="new_")
-    return to_onnx(*step, metadata=licences_of(model.run))
+    model = in_float32(model)
+    step = _one_step(model, output_prefix="new_")
+    return to_onnx(*step, model.core.variables, metadata=licences_of(model.run))
 
 
 def to_onnx(
     step: Callable[..., Tensors],
     specs: list[tf.TensorSpec],
+    variables: Sequence[keras.Variable],
     *,
     outputs: Sequence[str] = (),
     metadata: Mapping[str, object] | None = None,
 ) -> bytes:
-    """Return the function `step` of arguments of `specs` as an ONNX file.
+    """Return the function `step` of arguments of `specs` as an ONNX file, with its `variables`.
 
     `outputs` says their order, by name; `metadata` is for the programs that run the file.
     """
     with extra("onnx", "An ONNX file needs onnx and tf2onnx"):
         import onnx
         import tf2onnx
-    function = tf.function(step, input_signature=specs, autograph=False)
+    variables = [v for v in variables if keras.backend.is_float_dtype(v.dtype)]  # no seeds
+    weights = {f"weight_{i}": variable for i, variable in enumerate(variables)}
+    named = [tf.TensorSpec(v.shape, v.dtype, name=name) for name, v in weights.items()]
+
+    def with_weights(*values: Tensor) -> Tensors:
+        with keras.StatelessScope(zip(variables, values[len(specs) :])):
+            return step(*values[: len(specs)])
+
+    signature = [*specs, *named]
+    function = tf.function(with_weights, input_signature=signature, autograph=False)
     with hidden_stderr():  # the lines and warnings of a converter
-        proto, _ = tf2onnx.convert.from_function(function, input_signature=specs, opset=18)
+        proto, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=18)
+    # The converter copies constants many times, and inputs never.
+    for value in [*proto.graph.input]:
+        if value.name in weights:
+            array = keras.ops.convert_to_numpy(weights[value.name])
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+            proto.graph.input.remove(value)
     by_name = {output.name: output for output in proto.graph.output}
     del proto.graph.output[:]
     proto.graph.output.extend(by_name[name] for name in outputs or by_name)
