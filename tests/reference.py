@@ -453,3 +453,21 @@ def neural_cache(tokens, hidden, logits, *, size, weight, scale, start):
             share = sum(power for power, (_, x) in zip(powers, pairs) if x == w) / sum(powers)
             p[b, t, w] = weight * share + (1 - weight) * p[b, t, w]
     return np.log(p)
+
+
+def ngram_cache(tokens, logits, *, size, weights):
+    """Return log p of whole texts `(batch, time)`, a word and a step at a time."""
+    p = softmax(logits.astype("float64"))
+    for b, t in np.ndindex(tokens.shape):
+        cache = tokens[b, : t + 1][-size:].tolist()
+        for length, weight in enumerate(weights):
+            context = cache[len(cache) - length :]
+            if len(context) < length:
+                continue
+            ends = range(length, len(cache))
+            following = [cache[end] for end in ends if cache[end - length : end] == context]
+            n, d = len(following), len(set(following))
+            for w in range(p.shape[-1]) if n else ():
+                share = weight * n / (n + 2 * d)
+                p[b, t, w] = (1 - share) * p[b, t, w] + share * following.count(w) / n
+    return np.log(p)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from keras import ops
 
-from dualnet.layers import FeatureGate, IOGate, MeanOfProbabilities, NeuralCache
+from dualnet.layers import FeatureGate, IOGate, MeanOfProbabilities, NeuralCache, NGramCache
 from tests import reference
 from tests.checks import (
     array,
@@ -242,6 +242,52 @@ def test_the_cache_passes_the_common_checks(rng, tmp_path):
     _, states = read_in_segments(NeuralCache(SIZE, **options), a_text(rng, time=3), [3])
     cache = NeuralCache(SIZE, **options)
     check_layer(cache, a_text(rng), states, folder=tmp_path, dtypes=["float32"] * 4)
+
+
+# --- cache of n-grams
+
+
+@pytest.mark.parametrize("weights", [(0.02, 0.2, 0.4, 0.6), (0.5,), (0.0, 0.3, 0.9)])
+@pytest.mark.parametrize("size", [1, 3, 8, 40])
+def test_ngrams_are_counted_as_they_stand_in_the_cache(size, weights, rng):
+    tokens, [logits] = rng.integers(0, 4, (2, 30)), some_logits(rng, 1, 2, 30)
+    expected = reference.ngram_cache(tokens, logits, size=size, weights=weights)
+    cache = compiled(NGramCache(size, weights=weights))
+    assert_close([cache([tokens, logits])[0]], [expected])
+    states, found = np.zeros((2, size), "float32"), []
+    for start, end in ((0, 1), (1, 14), (14, 16), (16, 30)):
+        log_p, states = cache([tokens[:, start:end], logits[:, start:end]], states)
+        found.append(array(log_p))
+    assert_close([np.concatenate(found, axis=1)], [expected])
+    assert_same(states, np.pad(tokens + 1.0, ((0, 0), (size, 0)))[:, -size:])
+
+
+def test_padding_at_the_end_of_a_row_is_not_remembered(rng):
+    tokens, [logits] = rng.integers(0, 4, (2, 9)), some_logits(rng, 1, 2, 9)
+    cache = NGramCache(5)
+    alone, state = cache([tokens[:1, :6], logits[:1, :6]])
+    padded = tokens.copy()
+    padded[0, 6:] = -1
+    log_p, states = cache([padded, logits])
+    assert_close([log_p[:1, :6], states[:1]], [alone, state])
+    assert np.isfinite(array(log_p)).all()
+
+
+def test_no_gradient_flows_through_what_the_ngrams_add(rng):
+    tokens, logits = np.array([[1, 2, 1, 2, 1]]), keras.Variable(normal(rng, 1, 5, 4))
+    cache, weights = NGramCache(9), ops.convert_to_tensor(normal(rng, 1, 5, 4))
+    [found], [expected] = (
+        gradients(lambda log_p=log_p: ops.sum(log_p(logits.value) * weights), [logits])
+        for log_p in (lambda s: cache([tokens, s])[0], ops.log_softmax)
+    )
+    assert_close([found], [expected])
+
+
+def test_the_cache_of_ngrams_passes_the_common_checks(rng, tmp_path):
+    inputs = [some_tokens(rng), *some_logits(rng, 1)]
+    state = np.pad(some_tokens(rng) + 1.0, ((0, 0), (9, 0)))[:, -9:].astype("float32")
+    cache = NGramCache(9, weights=[0.1, 0.5])
+    check_layer(cache, inputs, state, folder=tmp_path, dtypes=["float32"] * 2)
 
 
 # --- ensemble

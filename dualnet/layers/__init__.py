@@ -23,6 +23,7 @@ from dualnet.layers.mean_of_probabilities import MeanOfProbabilities
 from dualnet.layers.mixture_softmax import MixtureSoftmax
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 from dualnet.layers.neural_cache import NeuralCache
+from dualnet.layers.ngram_cache import NGramCache
 from dualnet.layers.output_projection import OutputProjection
 from dualnet.layers.past_decode import PastDecode
 from dualnet.layers.per_gate_lstm_cell import PerGateLSTMCell
@@ -36,7 +37,7 @@ __all__ = [
     "DepthGatedLSTMCell", "DualConnection", "ElmanCell", "EmbeddingDropout", "FeatureGate",
     "FirstState", "FusedCell", "GRUCell", "GeneralAttentionCell", "IOGate", "LSTMCell",
     "LayerNormGRUCell", "LayerNormLSTMCell", "LockedDropout", "MeanOfProbabilities",
-    "MixtureSoftmax", "MogrifierLSTMCell", "NeuralCache", "OutputProjection", "PastDecode",
-    "PerGateLSTMCell", "Recurrence", "RecurrentCell", "RecurrentHighwayCell", "RewiredLSTMCell",
+    "MixtureSoftmax", "MogrifierLSTMCell", "NGramCache", "NeuralCache", "OutputProjection",
+    "PastDecode", "PerGateLSTMCell", "Recurrence", "RecurrentCell", "RecurrentHighwayCell", "RewiredLSTMCell",
     "StepDropout", "product", "without_gradients",
 ]  # fmt: skip

@@ -11,6 +11,36 @@ WEIGHT, SCALE = 0.2, 0.3  # the defaults, those of Takase et al.
 SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
 
 
+def by_word(values, words, vocabulary):
+    """Return the sums of `values` by word, float32 `(batch, time, vocabulary)`.
+
+    Args:
+        values: float32 `(batch, places, time)`.
+        words: int32 `(batch, places)`, the word at each place.
+        vocabulary: int. Number of words.
+    """
+    batch, places, time = ops.shape(values)
+    # Each row sums into its own words.
+    first = ops.expand_dims(ops.arange(batch, dtype="int32") * vocabulary, -1)
+    sums = ops.segment_sum(
+        ops.reshape(values, (batch * places, time)),
+        ops.reshape(words + first, (batch * places,)),
+        num_segments=batch * vocabulary,
+    )
+    return ops.transpose(ops.reshape(sums, (batch, vocabulary, time)), (0, 2, 1))
+
+
+def mixed(log_p, added):
+    """Return `log(exp(log_p) + added)`; `added` may be 0."""
+    is_added = added >= SMALLEST
+    # `where` twice: the log of 0 has no valid gradient, not even one that is discarded.
+    log_added = ops.log(ops.where(is_added, added, 1.0))
+    # Not `logaddexp`, whose gradient TensorFlow gets wrong if both are equal.
+    highest = ops.stop_gradient(ops.maximum(log_p, log_added))
+    mixture = highest + ops.log(ops.exp(log_p - highest) + ops.exp(log_added - highest))
+    return ops.where(is_added, mixture, log_p)
+
+
 @keras.saving.register_keras_serializable("dualnet")
 class NeuralCache(ConfiguredLayer):
     """Continuous cache: makes words likelier that followed similar hidden vectors before.
@@ -97,7 +127,9 @@ class NeuralCache(ConfiguredLayer):
         before = ops.cast(count, "int32") + ops.arange(time, dtype="int32")  # (batch, time)
         if self.weight:
             attention = self._attention(keys, hidden, before)
-            log_p = self._mixed(log_p, self._by_word(attention, words, log_p), before)
+            p_cache = by_word(attention, ops.cast(words[:, 1:], "int32"), log_p.shape[-1])
+            kept = ops.where(self._mixes(before), math.log1p(-self.weight), 0.0)
+            log_p = mixed(log_p + ops.expand_dims(kept, -1), self.weight * p_cache)
         count = ops.minimum(before[:, -1:] + 1, self.size + 1)
         states = keys[:, -self.size :], words[:, -self.size :], ops.cast(count, "float32")
         # Reshaped, since the size of a slice of unknown length is unknown.
@@ -128,31 +160,6 @@ class NeuralCache(ConfiguredLayer):
         powers = ops.where(used, ops.exp(scores - highest), 0.0)
         total = ops.sum(powers, axis=1, keepdims=True)
         return powers / ops.where(total > 0, total, 1.0)  # 0 if no pair is used
-
-    def _by_word(self, attention, words, log_p):
-        """Return p_cache, the sum of the attention by word, `(batch, time, vocabulary)`."""
-        batch, pairs, time = ops.shape(attention)
-        vocabulary = log_p.shape[-1]
-        # Each row sums into its own words.
-        first = ops.expand_dims(ops.arange(batch, dtype="int32") * vocabulary, -1)
-        sums = ops.segment_sum(
-            ops.reshape(attention, (batch * pairs, time)),
-            ops.reshape(ops.cast(words[:, 1:], "int32") + first, (batch * pairs,)),
-            num_segments=batch * vocabulary,
-        )
-        return ops.transpose(ops.reshape(sums, (batch, vocabulary, time)), (0, 2, 1))
-
-    def _mixed(self, log_p, p_cache, before):
-        """Return the log of the mixture."""
-        kept = ops.where(self._mixes(before), math.log1p(-self.weight), 0.0)
-        log_p = log_p + ops.expand_dims(kept, -1)
-        is_cached = p_cache >= SMALLEST
-        # `where` twice: the log of 0 has no valid gradient, not even one that is discarded.
-        cached = math.log(self.weight) + ops.log(ops.where(is_cached, p_cache, 1.0))
-        # Not `logaddexp`, whose gradient TensorFlow gets wrong if both are equal.
-        highest = ops.stop_gradient(ops.maximum(log_p, cached))
-        mixed = highest + ops.log(ops.exp(log_p - highest) + ops.exp(cached - highest))
-        return ops.where(is_cached, mixed, log_p)
 
     def compute_output_spec(self, inputs, initial_state=None):
         # Without it torch would run the layer to learn the shapes, on a large made-up batch.
