@@ -111,10 +111,10 @@ def test_static_and_dynamic_evaluation_do_not_look_ahead(score, model, tokens):
     assert found.causal
 
 
-@pytest.mark.parametrize("cache", [False, True])
+@pytest.mark.parametrize("cache", [None, "neural", "ngram"])
 def test_the_probabilities_of_a_model_do_not_look_ahead(cache, model, tokens):
     if cache:
-        model = dualnet.with_cache(model, size=5, start="at_once")
+        model = dualnet.with_cache(model, size=5, kind=cache)
 
     def all_words(ids):
         log_p = array(model(ids[None])[0]).astype("float64")

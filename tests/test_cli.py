@@ -321,6 +321,16 @@ def test_a_run_is_evaluated_with_a_cache(cli, run, corpus):
     assert large["perplexity"] == cli.json(f"evaluate {run} --cache size=9999")["perplexity"]
 
 
+def test_a_run_is_evaluated_with_ngrams(cli, run, corpus):
+    command = f"evaluate {run} --cache kind=ngram size=50"
+    result = cli.json(command)
+    assert result["cache"] == {"size": 50, "kind": "ngram"}
+    model = dualnet.with_cache(dualnet.load(run), 50, kind="ngram")
+    expected = dualnet.perplexity(model, corpus.test)
+    assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
+    assert "with a cache of n-grams, size=50\n" in cli(command)
+
+
 @pytest.mark.slow
 def test_runs_are_analysed(cli, run, together, tmp_path, corpus):
     gated = together[1]

@@ -10,6 +10,7 @@ from keras import ops
 import dualnet
 from dualnet.builders import ensemble_model, language_model, weight_names
 from dualnet.corpora import Vocabulary
+from dualnet.layers.ngram_cache import WEIGHTS
 from tests import reference
 from tests.checks import array, few_elsewhere, nll, once, strong, values
 
@@ -225,6 +226,36 @@ def test_how_a_text_is_cut_does_not_matter_to_a_cache(base):
     rows = dualnet.evaluate(model, TEXT, batch_size=2)
     halves = [dualnet.evaluate(model, part).token_losses for part in (TEXT[:13], TEXT[12:])]
     np.testing.assert_allclose(rows.token_losses, np.concatenate(halves), rtol=1e-4, atol=1e-5)
+
+
+def test_perplexity_with_ngrams_is_that_of_counts(base, tmp_path):
+    model = dualnet.with_cache(base, 9, kind="ngram")
+    assert (model.cache_size, model.state_size[-1]) == (9, 9)
+    logits = logits_of(base)
+    expected = reference.ngram_cache(TEXT[None, :-1], logits, size=9, weights=WEIGHTS)
+    check_losses(model, expected)
+    assert np.abs(expected - np.log(reference.softmax(logits))).max() > 0.1
+    warm = dualnet.evaluate(model, TEXT, temperature=1.5).token_losses
+    np.testing.assert_allclose(warm, nll(expected / 1.5, TEXT[None, 1:])[0], rtol=1e-4)
+    np.testing.assert_allclose(
+        dualnet.evaluate(model, TEXT, sequence_length=4).token_losses,
+        nll(expected, TEXT[None, 1:])[0],
+        rtol=1e-4,
+    )
+    model.save(tmp_path / "model.keras")
+    assert dualnet.perplexity(dualnet.load(tmp_path / "model.keras"), TEXT) == pytest.approx(
+        dualnet.perplexity(model, TEXT)
+    )
+    with pytest.raises(ValueError, match="`cache_weight` is a setting of a neural cache. Rec"):
+        dualnet.with_cache(base, kind="ngram", weight=0.1)
+
+
+def test_weights_below_ngrams_learn_as_without_them(base):
+    learnt = [dualnet.with_cache(base, 9, kind="ngram"), base]
+    for model in learnt:
+        dualnet.dynamic_evaluation(model, TEXT, rule="sgd", learning_rate=0.1, keep=True)
+    for found, expected in zip(*(values(model) for model in learnt)):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 @once

@@ -17,6 +17,7 @@ from dualnet.builders.weights import Transfer, assign, transfer, weight_names
 from dualnet.builders.weights import check_language_model as check_language_model
 from dualnet.builders.weights import checksum_of as checksum_of
 from dualnet.builders.weights import names_in as names_in
+from dualnet.builders.wrapping import cached as cached
 from dualnet.builders.wrapping import ensemble, ensemble_model, with_cache, with_gate
 
 __all__ = [

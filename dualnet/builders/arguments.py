@@ -65,6 +65,7 @@ class ModelSettings(TypedDict, total=False):
     gate_dropout: float
     gate_initializer_range: float
     cache_size: int
+    cache_kind: str
     cache_weight: float
     cache_scale: float
     cache_start: str

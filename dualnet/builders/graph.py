@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 from dualnet._types import Tensor
@@ -56,8 +57,11 @@ class Graph:
             a cache.
         past_decode: `PastDecode`, which adds a penalty to the loss in training, or None.
         padded: bool. Whether tokens below 0 are padding.
+        is_normalised: bool. Whether the logits are log-probabilities whose gradient is not theirs:
+            those with a cache of n-grams.
         constants: int. How many of the `states`, counted from the first, no step changes: they
             are not among the `new_states`.
+        remembered: The last state before a text, float32 `(size,)`; None for zeros.
         encoder: `keras.Model` of a translator, source to `states`; None in a language model.
         core: The pure function `[tokens, *states] -> [logits, *new_states]`, which holds all
             weights.
@@ -72,7 +76,9 @@ class Graph:
     head: keras.layers.Layer = None
     past_decode: PastDecode | None = None
     padded: bool = False
+    is_normalised: bool = False
     constants: int = 0
+    remembered: np.ndarray | None = None
     encoder: keras.Model = None
     core: keras.Model = None
 
@@ -88,6 +94,14 @@ class Graph:
             self.head = None
         if self.head is not None:
             self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
+
+    def begin(self, rows: int) -> list[np.ndarray]:
+        """Return the states before a text, float32 `(rows, size)`."""
+        sizes = [int(state.shape[-1]) for state in self.states[self.constants :]]
+        states = [np.zeros((rows, size), np.float32) for size in sizes]
+        if self.remembered is not None:
+            states[-1] += self.remembered
+        return states
 
     def logits(
         self, tokens: Tensor, states: Sequence[Tensor], *, training: bool = False
@@ -111,6 +125,9 @@ class Graph:
         """
         if self.head is None or (training and self.past_decode is not None):
             logits, after = self.logits(tokens, states, training=training)
+            if self.is_normalised and temperature is None:
+                places = ops.cast(targets, "int32")[..., None]
+                return -ops.take_along_axis(logits, places, axis=-1)[..., 0], after
             logits = logits if temperature is None else logits / temperature
             return token_losses(logits, targets), after
         features, *after = self.body([tokens, *states], training=training)

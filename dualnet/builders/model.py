@@ -70,7 +70,7 @@ class LanguageModel(StreamModel):
             probabilities of each word (Melis, 2022). `perplexity` is of that mean. Not saved.
         padded: bool. Whether tokens below 0 are padding.
         gated: bool. Whether the model is a gate on a frozen model: `fit` trains the gate only.
-        cache_size: int. Words that its neural cache remembers, or the largest of those of its
+        cache_size: int. Words that its cache remembers, or the largest of those of its
             members; 0 without one.
         can_mask: bool. Whether padding can be masked, which a cache and a core of your own cannot.
 

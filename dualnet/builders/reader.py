@@ -49,7 +49,6 @@ class Reader(keras.Model):
         if weights is None:
             self.core, self.encoder = self.graph.core, self.graph.encoder
         self.question = question
-        self.state_size = [int(state.shape[-1]) for state in graph.states[graph.constants :]]
         self._compiled: Callable[..., Any] | None = None
         self.built = True
 

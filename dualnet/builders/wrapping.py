@@ -1,5 +1,6 @@
 """What stands over whole models: one gate, the mean of several models, a cache."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,10 +36,24 @@ def wrap(model: LanguageModel | Sequence[LanguageModel], gate: Gate, cache: Cach
         states, new_states = states + before, new_states + after
     mean = MeanOfProbabilities(name="mean")(logits) if len(logits) > 1 else logits[0]
     keys = keras.layers.Concatenate(name="hidden")(hidden) if len(hidden) > 1 else hidden[0]
-    if cache.is_used:
-        mean, before, after = cache.apply(tokens, keys, mean, states=len(states))
-        states, new_states = states + before, new_states + after
-    return Graph(tokens, states, new_states, hidden=keys, word_logits=mean, padded=padded)
+    graph = Graph(tokens, states, new_states, hidden=keys, word_logits=mean, padded=padded)
+    return cached(graph, cache) if cache.is_used else graph
+
+
+def cached(graph: Graph, cache: Cache) -> Graph:
+    """Return `graph` with the cache of a station on its logits."""
+    count = len(graph.states)
+    logits, before, after = cache.apply(graph.tokens, graph.hidden, graph.word_logits, states=count)
+    return dataclasses.replace(
+        graph,
+        states=graph.states + before,
+        new_states=graph.new_states + after,
+        word_logits=logits,
+        is_normalised=cache.cache_kind == "ngram",
+        features=None,
+        head=None,
+        core=None,
+    )
 
 
 def _side_by_side(models: Sequence[LanguageModel]) -> tuple[Any, ...]:
@@ -100,21 +115,26 @@ def with_cache(
     model: LanguageModel,
     size: int = 500,
     *,
+    kind: str = Cache.cache_kind,
     weight: float = Cache.cache_weight,
     scale: float = Cache.cache_scale,
     start: str = Cache.cache_start,
 ) -> LanguageModel:
-    """Return a copy of `model` with a neural cache, which replaces one that it has.
+    """Return a copy of `model` with a cache, which replaces one that it has.
 
     The cache is part of the state, so that all functions that take a model take this one. It
-    is meant for a trained model: `fit` would learn through the cache. Tune it on the
-    validation text. The defaults are those of Takase et al., 2017. AWD-LSTM has size=500,
+    is meant for a trained model: `fit` would learn through a neural cache. Weights below a cache of
+    n-grams learn as if it were not there. Tune a neural cache on the validation text. Its defaults
+    are those of Takase et al., 2017. AWD-LSTM has size=500,
     weight=0.1, scale=1.0 on PTB, size=3785, weight=0.1279, scale=0.662 on WikiText-2, and
     start="when_full".
 
     Args:
         model: `LanguageModel`.
         size: int. Words that the cache remembers.
+        kind: "neural": words that followed similar hidden vectors (`NeuralCache`), which it keeps;
+            or "ngram": words that followed the same last one to three (`NGramCache`), at a number
+            for each word. The other settings are those of a neural cache.
         weight: float, at least 0 and below 1, of its probabilities (lambda).
         scale: float, at least 0, of the products of hidden vectors (theta).
         start: "at_once", or "when_full": used once more than `size` words were read.
@@ -131,10 +151,16 @@ def with_cache(
     """
     check_language_model("model", model)
     check_count("size", size, least=1)
-    cache = Cache(cache_size=size, cache_weight=weight, cache_scale=scale, cache_start=start)
-    cached = _rebuild(model, cache.arguments())
-    cached.run, cached.sum_of_run = model.run, model.run and model.sum_of_run
-    return cached
+    cache = Cache(
+        cache_size=size,
+        cache_kind=kind,
+        cache_weight=weight,
+        cache_scale=scale,
+        cache_start=start,
+    )
+    copy = _rebuild(model, cache.arguments())
+    copy.run, copy.sum_of_run = model.run, model.run and model.sum_of_run
+    return copy
 
 
 def _rebuild(model: LanguageModel, changes: Arguments) -> LanguageModel:

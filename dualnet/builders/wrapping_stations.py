@@ -10,6 +10,7 @@ from dualnet._types import Tensor
 from dualnet.builders.stations import Station, state_inputs
 from dualnet.layers.neural_cache import SCALE, STARTS, WEIGHT
 
+KINDS = ("neural", "ngram")
 GATES = ("none", "input", "input_and_hidden", "lstm")
 
 
@@ -81,11 +82,15 @@ class Gate(Station):
 
 
 class Cache(Station):
-    """The neural cache on top of everything else. It has no weights."""
+    """The cache on top of everything else. It has no weights."""
 
     cache_size: int = 0
-    """int. Words that the neural cache remembers (`NeuralCache`), 0 for none. See
-    `dualnet.with_cache`. Past decoding is left out beside it."""
+    """int. Words that the cache remembers, 0 for none. See `dualnet.with_cache`. Past decoding is
+    left out beside it."""
+
+    cache_kind: str = choice(KINDS[0], KINDS)
+    """"neural" (`NeuralCache`), or "ngram" (`NGramCache`), to which the other settings do not
+    apply."""
 
     cache_weight: float = field(WEIGHT, check_fraction)
     """Of the cache's probabilities, at least 0 and below 1 (lambda)."""
@@ -101,6 +106,11 @@ class Cache(Station):
         """Whether there is a cache."""
         return self.cache_size > 0
 
+    def check(self) -> None:
+        if self.cache_kind == "ngram":
+            for name in self.changed().keys() & {"cache_weight", "cache_scale", "cache_start"}:
+                self.refuse(name, "is a setting of a neural cache.", "cache_kind")
+
     def check_padding(self, padded: bool) -> None:
         """Raise `ArgumentError` for a cache over a model of padded sentences."""
         if self.is_used and padded:
@@ -114,6 +124,11 @@ class Cache(Station):
 
         The cache's keys are `hidden`; its states are numbered behind the model's `states`.
         """
+        if self.cache_kind == "ngram":
+            [before] = state_inputs([self.cache_size], after=states)
+            cache = layers.NGramCache(self.cache_size, name="ngrams")
+            log_probabilities, after = cache([tokens, logits], initial_state=before)
+            return log_probabilities, [before], [after]
         cache = layers.NeuralCache(
             self.cache_size,
             weight=self.cache_weight,

@@ -55,8 +55,6 @@ METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF"}
 LINES = {
     "by_sentence": "read by sentence, each after <eos> from the zero state",
     "window": "read in windows of {window} tokens, each from the zero state",
-    "cache": "with a neural cache, size={cache[size]}, weight={cache[weight]}, "
-    "scale={cache[scale]}, start={cache[start]}",
     "tuning_tokens": "temperature {temperature:.4g}, the best on the first {tuning_tokens:,} "
     "tokens of the validation split",
     "samples": "probabilities averaged over {samples} passes with dropout, rates scaled by "
@@ -78,9 +76,10 @@ class TextOfRun(OfCorpus, OfRun, Dividing):
     """train, valid or test (default: test; a text file or a table of pairs that is not the RUN's
     own is read whole, unless --fractions divides it)."""
 
-    cache: list[str] | None = field(None, nargs="*", metavar="KEY=VALUE")
+    with_cache: list[str] | None = field(None, flags=["--cache"], nargs="*", metavar="KEY=VALUE")
     """Add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full (default: as
-    published for the model, else size=500 weight=0.2 scale=0.3 start=at_once)."""
+    published for the model, else size=500 weight=0.2 scale=0.3 start=at_once); or one of n-grams,
+    kind=ngram size=4000."""
 
     needs = {"corpus": ["fractions"]}
 
@@ -116,7 +115,7 @@ class Adapt(TextOfRun, ChoosesRule, DynamicEvaluating):
     """Read each sentence from the zero state (default: as RUN was trained; where weights learn, as
     one stream)."""
 
-    excludes = {"keep": ["cache"]}
+    excludes = {"keep": ["with_cache"]}
 
 
 class Evaluate(Adapt, Evaluating, Pairs):
@@ -145,7 +144,7 @@ class Evaluate(Adapt, Evaluating, Pairs):
         "keystrokes": ["k"],
     }
     excludes = {
-        "keystrokes": {"plot", "keep", "cache", *Evaluating.names()}
+        "keystrokes": {"plot", "keep", "with_cache", *Evaluating.names()}
         - {*LearnerRule.names(), "adapt", *Options.names()},
         "dynamic": {*Evaluating.names(), *Pairs.names(), "beam", "protocol"}
         - {*DynamicEvaluating.names(), *Options.names()},
@@ -302,8 +301,8 @@ class Text:
         self.name, self.model = name_of(run, model), model
         self.by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
         self.notes: dict[str, object] = {}
-        if options.cache is not None:
-            cache = cache_settings(options.cache, run, self.corpus.name)
+        if options.with_cache is not None:
+            cache = cache_settings(options.with_cache, run, self.corpus.name)
             # Of a text, a cache remembers no more words than it has.
             longest = max(len(self.corpus.split(split)) for split in SPLITS)
             used = {**cache, "size": min(cache["size"], longest)}
@@ -340,6 +339,9 @@ class Text:
             yield text.format_map(result)
         if self.by_sentence and not (result.get("by_sentence") or result.get("window")):
             yield "read as one stream, although the model was trained by sentence"
+        if cache := {**result.get("cache", {})}:
+            kind = "cache of n-grams" if cache.pop("kind", None) else "neural cache"
+            yield f"with a {kind}, " + ", ".join(f"{key}={value}" for key, value in cache.items())
         yield from (text.format_map(result) for key, text in LINES.items() if result.get(key))
 
 
@@ -347,10 +349,12 @@ def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders.wrapping_stations import Cache
 
-    published = Cache.fields_of(_published_evaluation(run, corpus))
     asked = {f"cache_{key}": value for key, value in settings_of(pairs).items()}
+    has_ngrams = asked.get("cache_kind") == "ngram"
+    published = {} if has_ngrams else Cache.fields_of(_published_evaluation(run, corpus))
     cache = Cache.of({"cache_size": 500, **published, **asked})
-    return {key.removeprefix("cache_"): value for key, value in cache.arguments().items()}
+    names = ["size", "kind"] if has_ngrams else ["size", "weight", "scale", "start"]
+    return {name: getattr(cache, f"cache_{name}") for name in names}
 
 
 def little_gain(gain: float) -> str:

@@ -100,7 +100,7 @@ def segments(
     use, each with the index of its stream and the position there; and the answer, each array of
     `rows` x `steps`, padding included. All segments have one shape, since JAX compiles each.
     """
-    states = [np.zeros((rows, size), np.float32) for size in reader.state_size]
+    first = states = reader.graph.begin(rows)
     segment: Tensors = {}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)
@@ -126,4 +126,4 @@ def segments(
         places |= begun
         if begun:
             begins = np.isin(np.arange(rows), [*begun])[:, None]
-            states = [np.where(begins, np.float32(0), state) for state in states]
+            states = [np.where(begins, *pair) for pair in zip(first, states)]

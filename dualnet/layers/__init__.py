@@ -38,6 +38,6 @@ __all__ = [
     "FirstState", "FusedCell", "GRUCell", "GeneralAttentionCell", "IOGate", "LSTMCell",
     "LayerNormGRUCell", "LayerNormLSTMCell", "LockedDropout", "MeanOfProbabilities",
     "MixtureSoftmax", "MogrifierLSTMCell", "NGramCache", "NeuralCache", "OutputProjection",
-    "PastDecode", "PerGateLSTMCell", "Recurrence", "RecurrentCell", "RecurrentHighwayCell", "RewiredLSTMCell",
-    "StepDropout", "product", "without_gradients",
+    "PastDecode", "PerGateLSTMCell", "Recurrence", "RecurrentCell", "RecurrentHighwayCell",
+    "RewiredLSTMCell", "StepDropout", "product", "without_gradients",
 ]  # fmt: skip

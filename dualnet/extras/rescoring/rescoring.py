@@ -265,7 +265,7 @@ def _of_neighbours(
     """
     reader = reader_of(model, questions.losses if constants is None else _losses_given_sources)
     if states is None:
-        states = [np.zeros((1, size), np.float32) for size in reader.state_size]
+        states = reader.graph.begin(1)
     counts = np.array([len(stream) for stream in streams]) - 1
     begins = np.cumsum(counts + 1) - counts - 1
     ids = np.concatenate(streams)
@@ -305,7 +305,7 @@ def state_after(
     """
     reader = reader_of(model, questions.losses)
     if states is None:
-        states = [np.zeros((1, size), np.float32) for size in reader.state_size]
+        states = reader.graph.begin(1)
     while len(ids):
         tokens = ids[None, : min(1 << (len(ids).bit_length() - 1), scoring.WORK)]
         segment = {"tokens": tokens, "targets": tokens, "states": list(states)}
