@@ -224,8 +224,11 @@ def test_a_run_that_was_trained_by_sentence_is_evaluated_by_sentence(cli, run, t
     assert "read by sentence" in cli(f"evaluate {copy}")
     result = cli.json(f"evaluate {copy} --no-by-sentence")
     assert result["by_sentence"] is False and result["tokens"] == len(corpus.test) - 1
+    # What streams alone have is never refused for a division that nobody asked for.
+    for option in ("--batch-size 4", "--sequence-length 9"):
+        assert cli.json(f"evaluate {copy} {option}")["by_sentence"] is False
     out = cli(f"evaluate {copy} --dynamic")
-    assert "read as one stream, although the model was trained by sentence" in out
+    assert "read as a stream, although the model was trained by sentence" in out
 
 
 @pytest.mark.slow
@@ -294,6 +297,13 @@ def together(run, tmp_path_factory):
     gate = f"gate {both} --output {gated} --epochs 1 --quiet --set {sizes}"
     assert commands.run(gate) == 0
     return both, gated
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", ["units=5", "recurrent_layers=3"])
+def test_a_gate_names_the_settings_that_change_the_model_below(cli, run, tmp_path, setting):
+    said = cli.refused(f"gate {run} --output {tmp_path / 'gated'} --set {setting}")
+    assert "`settings` must leave the model below the gate" in said
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@ import hashlib
 import io
 import tracemalloc
 import zipfile
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -229,7 +230,7 @@ def test_path_comes_before_the_environment_before_the_cache(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("name", "download", "reason"),
     [
-        ("ptb", True, "no network in tests"),
+        ("ptb", True, "could not be downloaded"),
         ("ptb", False, "may not be downloaded"),
         ("wikitext-103", True, "has no download"),
     ],
@@ -237,6 +238,15 @@ def test_path_comes_before_the_environment_before_the_cache(tmp_path, monkeypatc
 def test_without_text_and_network_the_error_names_the_way_out(name, download, reason):
     with pytest.raises(FileNotFoundError, match=rf"{reason}.*`path`.*DUALNET_DATA.*{name}/"):
         corpora.load(name, download=download)
+
+
+def test_an_error_that_nests_others_is_shortened(monkeypatch):
+    nested = requests.ConnectionError(
+        "Max retries exceeded: " + "(Caused by NameResolutionError) " * 9
+    )
+    monkeypatch.setattr(requests, "get", Mock(side_effect=nested))
+    with pytest.raises(FileNotFoundError, match=r"DUALNET_DATA.*Max retries exceeded\)\.$"):
+        corpora.load("ptb")
 
 
 def fake_web(monkeypatch, pages, mirrors):
@@ -330,7 +340,7 @@ def test_a_bad_download_is_refused_and_leaves_nothing_behind(
 ):
     pages = {"https://a/train": page, "https://a/all.zip": page}
     made = fake_web(monkeypatch, pages, (address,))
-    with pytest.raises(FileNotFoundError, match=rf"could not be downloaded.*{reason}.*DUALNET"):
+    with pytest.raises(FileNotFoundError, match=rf"Give.*DUALNET_DATA.*{reason}"):
         corpora.load("ptb", min_count=1)
     assert all(request.url.startswith("https://a/") for request in made)
     assert files_below(cache) == []

@@ -179,7 +179,8 @@ def evaluate(options: Evaluate) -> Result:
     _check_kind(options, translates=False)
     text = Text(options, run, model)
     settings = Evaluating.fields_of(options.changed())
-    settings.setdefault("by_sentence", text.by_sentence and "window" not in settings)
+    as_stream = settings.keys() & set(Evaluating.excludes["by_sentence"])
+    settings.setdefault("by_sentence", text.by_sentence and not as_stream)
     text.find_temperature(settings)
     static = evaluation.evaluate(text.model, text.tokens, **settings)
     names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature", "by_sentence"]
@@ -338,7 +339,7 @@ class Text:
             text = "read as {batch_size} streams, each from the zero state; the reference is 1"
             yield text.format_map(result)
         if self.by_sentence and not (result.get("by_sentence") or result.get("window")):
-            yield "read as one stream, although the model was trained by sentence"
+            yield "read as a stream, although the model was trained by sentence"
         if cache := {**result.get("cache", {})}:
             kind = "cache of n-grams" if cache.pop("kind", None) else "neural cache"
             yield f"with a {kind}, " + ", ".join(f"{key}={value}" for key, value in cache.items())

@@ -174,8 +174,11 @@ def _download(name: str, missing: Sequence[str], folder: Path) -> None:
                 write_whole(folder / f"{split}.txt", data)
             return
         except (OSError, ValueError, *ARCHIVE_ERRORS) as error:
-            reasons.append(f"{mirror}: {error}")  # the other files would fail there, too
-    raise _missing(name, f"could not be downloaded ({'; '.join(reasons)})")
+            # The other files would fail there, too. An error without a network is a nest of others.
+            reasons.append(f"{mirror} ({str(error).partition(': ')[0]})")
+    raise FileNotFoundError(
+        f"{_missing(name, 'could not be downloaded')} Tried: {', '.join(reasons)}."
+    )
 
 
 def _fetched(address: str) -> bytes:

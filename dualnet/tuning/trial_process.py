@@ -207,8 +207,10 @@ def _evaluate(folder: Path, search: Search, task: trial.Task) -> trial.Outcome:
             settings["statistics"] = _statistics(folder, model, text, length)
         result: Any = adaptation.dynamic_evaluation(model, tokens, **settings)
     else:
-        by_sentence = run.card.recipe.get("batching") == "sentences" and request.window is None
-        result = evaluation.evaluate(model, tokens, by_sentence=by_sentence, **settings)
+        as_stream = settings.keys() & set(Evaluating.excludes["by_sentence"])
+        by_sentence = run.card.recipe.get("batching") == "sentences" and not as_stream
+        settings = {"by_sentence": by_sentence, **settings}
+        result = evaluation.evaluate(model, tokens, **settings)
     return trial.Outcome(
         status="completed",
         val_perplexity=result.perplexity,
