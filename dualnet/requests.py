@@ -571,6 +571,17 @@ class Exporting(Settings):
     tokens: StrPath | None = field(None, metavar="FILE", group="")
     """The file tokens.txt of the recogniser, for "sherpa-onnx" alone."""
 
+    quantize: str | None = choice(None, ("int8",), group="")
+    """"int8": the matrices of a file for "onnx" or "litert" are bytes, a quarter of the size, and
+    its products faster."""
+
+    dtype: str | None = choice(None, ("float16",), group="")
+    """"float16": the weights of a file for "litert" are half the size; it computes in float32."""
+
+    check_file: StrPath | None = field(None, flags=["--check"], metavar="FILE", group="")
+    """The text on which the file for "onnx" or "litert" is measured, up to 10,000 tokens. With
+    `quantize` or `dtype`, by default the validation text of the RUN, where it is at hand."""
+
     learn: str | Sequence[str] | None = field(None, check_weights, nargs="+", metavar="WEIGHTS")
     """str or list of str. Which weights requests to a SavedModel teach, for each row of a batch:
     "connection", "matrix:16", "output_bias" or several, as `adapt` of `dualnet.Learner`. The rule
@@ -590,6 +601,7 @@ class Exporting(Settings):
     """int. Tokens per step of `learn_text`."""
 
     needs = {"learn": ["learning_rate", "decay", "clipnorm", "sequence_length"]}
+    excludes = {"quantize": ["dtype"]}
 
     def check(self) -> None:
         if (self.tokens is None) == (self.format == "sherpa-onnx"):
@@ -607,6 +619,9 @@ class ExportingArguments(TypedDict, total=False):
     format: str | None
     max_tokens: int
     tokens: StrPath | None
+    quantize: str | None
+    dtype: str | None
+    check_file: StrPath | None
     learn: str | Sequence[str] | None
     learning_rate: float | None
     decay: float | None

@@ -23,7 +23,7 @@ from dualnet.runs import Run
 from dualnet.text import ByteTokenizer
 from dualnet.training import loop
 from tests import commands
-from tests.checks import edit_card, once, small
+from tests.checks import edit_card, needed, once, small
 
 pytestmark = once
 
@@ -613,6 +613,18 @@ def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
     monkeypatch.setattr(serving, "export", lambda model, path, **settings: path)
     out = cli.json(export)
     assert out["format"] == "litert" and out["endpoints"] == ["step"]
+
+
+@pytest.mark.slow
+def test_a_file_of_bytes_is_measured_on_the_validation_text_of_the_run(cli, run, tmp_path):
+    needed("litert", "ai_edge_litert.interpreter")
+    tokens = min(10_000, len(runs.corpus_of_run(run).valid) - 1)
+    said = cli(f"export {run} {tmp_path}/m.tflite --quantize int8")
+    assert "Perplexity of the file" in said and f"on {tokens:,} tokens" in said
+    text = tmp_path / "text.txt"
+    text.write_text("a b\n")
+    out = cli.json(f"export {run} {tmp_path}/m.tflite --dtype float16 --check {text}")
+    assert out["check"]["tokens"] == len(dualnet.load(run).vocabulary.encode("a b\n"))
 
 
 # --- bad input

@@ -33,7 +33,7 @@ from dualnet.serving import exporting, one_step, sampling, saved_model
 from dualnet.serving.saved_model import in_graph
 from dualnet.serving.served_reader import ServedReader
 from dualnet.text import ByteTokenizer, Tokenizer, Vocabulary, load_tokenizer, train_tokenizer
-from tests.checks import dtype_policy, limited_files, needed, normal, once
+from tests.checks import dtype_policy, limited_files, needed, normal, once, strong
 from tests.reference import drawing, log_softmax
 from tests.serving_clients import (
     check_table,
@@ -613,7 +613,7 @@ def test_a_killed_export_leaves_no_model_beside_the_tokeniser_of_another(
     model.vocabulary = Vocabulary([f"w{i}" for i in range(len(tokenizer))])
 
     def export(name):
-        monkeypatch.setattr(one_step, "litert_bytes", lambda model: name.encode())
+        monkeypatch.setattr(one_step, "litert_bytes", lambda model, request: name.encode())
         dualnet.export(model, tmp_path / "model.tflite")
         return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -872,6 +872,49 @@ def test_a_mixed_precision_model_is_exported_too(tmp_path):
     close(logits, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "settings", "share", "rtol"),
+    [
+        ("model.onnx", {}, 1.01, 1e-5),
+        ("model.onnx", {"quantize": "int8"}, 0.5, 0.02),
+        ("model.tflite", {}, 1.01, 1e-5),
+        ("model.tflite", {"quantize": "int8"}, 0.5, 0.02),
+        ("model.tflite", {"dtype": "float16"}, 0.6, 1e-3),
+    ],
+)
+def test_a_file_of_few_bytes_is_measured_on_a_text(tmp_path, name, settings, share, rtol):
+    needed("litert", "ai_edge_litert.interpreter")
+    needed("onnx", "onnx", "onnxruntime", "tf2onnx")
+    words = [*WORDS, *(f"w{i}" for i in range(60 - len(WORDS)))]
+    model = zoo.build("dual_lstm", vocabulary_size=len(words), units=64)
+    model = strong(model, Vocabulary(words), scale=0.3)
+    text = " ".join(np.random.default_rng(0).choice(words[3:], size=200))
+    (tmp_path / "text").write_text(text)
+    plain = dualnet.export(model, tmp_path / f"plain-{name}")
+    path = dualnet.export(model, tmp_path / name, check_file=tmp_path / "text", **settings)
+    assert path.stat().st_size <= share * plain.stat().st_size
+    figures = json.loads((tmp_path / f"{name}.check.json").read_text())
+    assert figures["tokens"] == 200
+    assert figures["of_model"] == pytest.approx(dualnet.score(model, text).perplexity, rel=1e-5)
+    assert figures["perplexity"] == pytest.approx(figures["of_model"], rel=rtol)
+    assert (figures["perplexity"] != figures["of_model"]) or not settings
+    dualnet.export(model, path)  # replaces it, and what was measured
+    assert not (tmp_path / f"{name}.check.json").exists()
+
+
+def test_settings_for_other_formats_are_refused(served, tmp_path):
+    for name, settings in (
+        ("model", {"quantize": "int8"}),
+        ("model", {"check_file": "text"}),
+        ("model.onnx", {"dtype": "float16"}),
+    ):
+        [argument] = settings
+        with pytest.raises(ValueError, match=f"`{argument}` must be None for format"):
+            dualnet.export(served.model, tmp_path / name, **settings)
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
     with pytest.raises(ImportError, match=r'pip install "dualnet\[onnx\]"'):
@@ -882,7 +925,7 @@ def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, mon
 def test_the_tokenizer_of_a_model_is_exported_with_it(served, tmp_path, monkeypatch):
     words = served.path / "assets.extra" / "vocabulary.txt"
     assert words.read_text() == "".join(f"{word}\n" for word in WORDS)
-    monkeypatch.setattr(one_step, "litert_bytes", lambda model: b"a model")
+    monkeypatch.setattr(one_step, "litert_bytes", lambda model, request: b"a model")
     path, model = tmp_path / "model.tflite", a_model(name="lstm")
     characters = train_tokenizer(["abcdefg"], "characters")  # as many units as `WORDS`
     for tokenizer in (model.vocabulary, characters, model.vocabulary, None):

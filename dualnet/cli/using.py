@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import check_output_file, is_used, make_folder, write_whole
+from dualnet._files import check_output_file, is_used, make_folder, read_json, write_whole
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, json_of, number, printable, quietly
 from dualnet.cli.options import (
@@ -204,6 +204,13 @@ def export(options: Export) -> Result:
         lines = [f"SavedModel with the endpoints {', '.join(endpoints)} in {path}"]
         if reason := serving.why_no_text(model):
             lines.append(f"No text endpoints: {reason}")
+    measured = Path(f"{path}.{serving.exporting.CHECK}")
+    if measured.is_file():
+        figures = result["check"] = read_json(measured)
+        lines.append(
+            f"Perplexity of the file {figures['perplexity']:.2f}, of the model "
+            f"{figures['of_model']:.2f}, on {figures['tokens']:,} tokens."
+        )
     if licences_of(run):
         lines.append(f"Its terms, in {LICENCES} with it, apply to what is made from the weights.")
     if options.tokens:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import re
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 import keras
+import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import documented
@@ -18,11 +20,23 @@ from dualnet._files import flush, folder_beside, workplace_beside
 from dualnet._formats import ADDED, Writer
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
+from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.requests import SUFFIXES, Exporting, ExportingArguments, format_of
 from dualnet.runs.shipped import LICENCES, copy_licences
 from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
+from dualnet.text.files import lines
 from dualnet.text.loading import TOKENIZER_FILES
+
+# The formats that some settings are for.
+ONLY_FOR = {
+    "learn": ("saved_model",),
+    "quantize": ("onnx", "litert"),
+    "dtype": ("litert",),
+    "check_file": ("onnx", "litert"),
+}
+CHECK = "check.json"  # beside a file, what was measured of it
+MOST_CHECKED = 10_000  # tokens
 
 
 def endpoints(
@@ -141,13 +155,13 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
     if format not in ADDED:
         check_exports()
     path = Path(path).resolve()
-    if format != "saved_model":
-        if request.learn is not None:
-            required = f"must be None for format={format!r}, which does not learn."
-            raise ArgumentError("learn", required, " Export a SavedModel.", learn=request.learn)
-        if isinstance(model, TranslationModel):
-            required = "must be 'saved_model' for a model that translates."
-            raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
+    for name, formats in ONLY_FOR.items():
+        if getattr(request, name) is not None and format not in formats:
+            required = f"must be None for format={format!r}; it is for {formats}."
+            raise ArgumentError(name, required, **{name: getattr(request, name)})
+    if format != "saved_model" and isinstance(model, TranslationModel):
+        required = "must be 'saved_model' for a model that translates."
+        raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
     write = _export_file if SUFFIXES[format] else _export_folder
     write(model, path, format, request)
     return path
@@ -167,7 +181,7 @@ def _writer(model: LanguageModel, format: str, request: Exporting) -> Writer:
     from dualnet.serving import one_step
 
     step = one_step.onnx_bytes if format == "onnx" else one_step.litert_bytes
-    return functools.partial(step, model)
+    return functools.partial(step, model, request)
 
 
 def _export_folder(model: LanguageModel, directory: Path, format: str, request: Exporting) -> None:
@@ -206,6 +220,7 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
     with _explained("path", path):  # before the slow work
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
+    ids = _ids_to_check(model, request) if format not in ADDED else None
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
         data = data_of()
     with _explained("path", path), workplace_beside(path) as unfinished:
@@ -214,14 +229,35 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
         copy_licences(unfinished, model.run)
         (unfinished / path.name).write_bytes(data)
         flush(unfinished / path.name)
+        if ids is not None:
+            from dualnet.serving import one_step
+
+            figures = one_step.figures(model, unfinished / path.name, ids)
+            (unfinished / CHECK).write_text(json.dumps(figures))
         # Killed from here on, it leaves no model, rather than one beside another's tokeniser.
         path.unlink(missing_ok=True)
-        for name in (*TOKENIZER_FILES, LICENCES):
+        for name in (*TOKENIZER_FILES, LICENCES, CHECK):
             beside = path.with_name(f"{path.name}.{name}")
             beside.unlink(missing_ok=True)
             if (unfinished / name).exists():
                 os.replace(unfinished / name, beside)
         os.replace(unfinished / path.name, path)
+
+
+def _ids_to_check(model: LanguageModel, request: Exporting) -> np.ndarray | None:
+    """Return the ids of the text that the file is measured on; None for none."""
+    if request.check_file is not None:
+        vocabulary, eos_id = vocabulary_with_eos(model)
+        text = "".join(line.text for line in lines(request.check_file))
+        ids = np.append(eos_id, vocabulary.encode(text))
+    elif model.run is not None and (request.quantize or request.dtype):
+        try:
+            ids = model.run.corpus(download=False).valid
+        except FileNotFoundError:  # as of a shipped model
+            return None
+    else:
+        return None
+    return ids[: MOST_CHECKED + 1]
 
 
 def _check_new_or_empty(directory: Path) -> None:

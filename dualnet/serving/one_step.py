@@ -1,28 +1,79 @@
 """ONNX and LiteRT files that hold a single step of a model, for programs without TensorFlow."""
 
+import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from dualnet._checks import ArgumentError, extra
 from dualnet._contexts import dtype_policy, hidden_stderr
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel
+from dualnet.evaluation import perplexity
+from dualnet.evaluation.arguments import perplexity_of
 from dualnet.layers._mixture import in_one_piece
+from dualnet.requests import Exporting
 from dualnet.runs.shipped import licences_of
 
 # A function that computes one step, and the specs of its arguments.
 OneStep = tuple[Callable[..., Tensors], list[tf.TensorSpec]]
 
 
-def onnx_bytes(model: LanguageModel) -> bytes:
+def onnx_bytes(model: LanguageModel, request: Exporting) -> bytes:
     """Return one step of `model` as an ONNX file."""
     # In ONNX, an output with the name of an input would be that input.
     model = in_float32(model)
     step = _one_step(model, output_prefix="new_")
-    return to_onnx(*step, model.core.variables, metadata=licences_of(model.run))
+    data = to_onnx(*step, model.core.variables, metadata=licences_of(model.run))
+    return data if request.quantize is None else _with_bytes(data)
+
+
+def _with_bytes(data: bytes) -> bytes:
+    """Return an ONNX file with the matrices of `data` as bytes, a scale for each column."""
+    with extra("onnx", "`quantize` needs onnxruntime"):
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+    with tempfile.TemporaryDirectory() as folder, hidden_stderr():
+        path = Path(folder, "model.onnx")
+        path.write_bytes(data)
+        quant_pre_process(path, path, skip_symbolic_shape=True)  # else turned ones stay as they are
+        # Unsigned: signed sums overflow on processors that lack VNNI.
+        quantize_dynamic(path, path, weight_type=QuantType.QUInt8, per_channel=True)
+        return path.read_bytes()
+
+
+def figures(model: LanguageModel, path: Path, ids: np.ndarray) -> dict[str, float]:
+    """Return the perplexity on `ids` of the file `path`, which reads one by one, and of `model`."""
+    run = _step_of(path)
+    sizes = enumerate(model.state_size, start=1)
+    inputs: Tensors = {f"state_{i}": np.zeros((1, size), np.float32) for i, size in sizes}
+    losses = []
+    for token, target in itertools.pairwise(ids):
+        answer = run({"ids": np.full((1, 1), token, np.int32), **inputs})
+        logits = answer["logits"][0, 0].astype(np.float64)
+        logits -= logits.max()
+        losses.append(np.log(np.exp(logits).sum()) - logits[target])
+        inputs = {name: answer.get(name, answer.get(f"new_{name}")) for name in inputs}
+    of_model = perplexity(model, ids, batch_size=1)
+    return {"tokens": len(losses), "perplexity": perplexity_of(losses), "of_model": of_model}
+
+
+def _step_of(path: Path) -> Callable[[Tensors], Tensors]:
+    """Return a function of inputs that runs the step of a file."""
+    if path.suffix == ".onnx":
+        with extra("onnx", "`check` needs onnxruntime"):
+            import onnxruntime
+        session = onnxruntime.InferenceSession(path)
+        names = [output.name for output in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(None, inputs)))
+    with extra("litert", "`check` needs ai-edge-litert"):
+        from ai_edge_litert.interpreter import Interpreter
+    step = Interpreter(model_path=str(path)).get_signature_runner("step")
+    return lambda inputs: step(**inputs)
 
 
 def to_onnx(
@@ -66,7 +117,7 @@ def to_onnx(
     return bytes(proto.SerializeToString())
 
 
-def litert_bytes(model: LanguageModel) -> bytes:
+def litert_bytes(model: LanguageModel, request: Exporting) -> bytes:
     """Return one step of `model` as a LiteRT file with the signature `step`."""
     model = in_float32(model)
     step, specs = _one_step(model)
@@ -77,6 +128,10 @@ def litert_bytes(model: LanguageModel) -> bytes:
         tf.saved_model.save(module, folder, signatures={"step": module.step})
         try:
             converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=["step"])
+            if request.quantize or request.dtype:
+                converter.optimizations = [tf.lite.Optimize.DEFAULT]
+            if request.dtype is not None:
+                converter.target_spec.supported_types = [tf.float16]
             return bytes(converter.convert())
         except (OSError, tf.errors.OpError):
             raise
