@@ -38,6 +38,7 @@ from dualnet.text.plain_text import check_line, check_text
 __all__ = ["Learner", "read_many"]
 
 FORMAT = 1  # of files
+CACHE = 4000  # tokens that a learner remembers by default
 # What a learner reads: a text, or ids; for a translator a pair of source and target, or several.
 Text = str | Sequence[int] | np.ndarray | tuple[str, str] | Sequence[tuple[str, str]]
 Rule = Mapping[str, Any]  # the settings of a rule
@@ -68,10 +69,15 @@ class _Kind:
     """What all learners have in common that learn the same of a model by the same rule."""
 
     def __init__(
-        self, model: LanguageModel, items: tuple[str, ...], rule: str, has_momentum: bool
+        self,
+        model: LanguageModel,
+        items: tuple[str, ...],
+        rule: str,
+        has_momentum: bool,
+        cache: int,
     ) -> None:
-        which = adapted(model, items)
-        self.items = which.items
+        which = adapted(model, items, cache=cache)
+        self.items, self.cache = which.items, cache
         self.lesson = Lesson(model, which, rule, has_momentum=has_momentum)
         self.of_one = self.lesson
         # A step of one row is many small operations, whose overhead exceeds the work. Not for
@@ -83,11 +89,12 @@ class _Kind:
         self.lock = threading.Lock()
         self.twin: LanguageModel | None = None  # made when it is to write
 
-    def taught(self, model: LanguageModel, memory: np.ndarray) -> LanguageModel:
-        """Return a copy of `model` that has learnt `memory`, valid until the next call."""
+    def taught(self, model: LanguageModel, state: _State) -> LanguageModel:
+        """Return a copy of `model` that has learnt what `state` has, valid until the next call."""
         if self.twin is None:
             twin = type(model).from_config(model.get_config())
-            self.twin = twin.without_optimizer(adapted(twin, self.items or None).graph)
+            which = adapted(twin, self.items or None, cache=self.cache)
+            self.twin = twin.without_optimizer(which.graph)
             for name in twin.tokenisers:
                 setattr(self.twin, name, getattr(twin, name))
             self.twin.run, self.twin.sum_of_run = model.run, model.run and model.sum_of_run
@@ -95,8 +102,13 @@ class _Kind:
         ends = np.cumsum(self.lesson.sizes)[:-1]
         learnt = self.lesson.which.weights.items()
         copy_weights(model, self.twin)
-        for (name, weight), part in zip(learnt, np.split(memory, ends)):
+        for (name, weight), part in zip(learnt, np.split(state.memory, ends)):
             own[name].assign(keras.ops.convert_to_numpy(weight) + part.reshape(weight.shape))
+        if self.cache:
+            # Texts begin after `<eos>`.
+            eos_id = None if model.vocabulary is None else model.vocabulary.eos_id
+            last = [id for id in (state.last,) if id not in (None, eos_id)]
+            self.twin.graph.remember(np.array(last, int), state.states[-1])
         return self.twin
 
 
@@ -110,8 +122,10 @@ class Learner:
     """A reader of a model that learns from what it reads, while the model itself never changes.
 
     What it has learnt is a small difference from the model's weights, its memory: with
-    `adapt="connection"`, a few hundred kilobytes. Any number of learners share one model, one
-    compiled step for each kind, and each equals itself alone, also in several threads.
+    `adapt="connection"`, a few hundred kilobytes. With a `cache`, it also remembers the last
+    tokens, in at most 2 bytes each, 4 above 65,535 words; the weights learn as if that were not
+    there. Any number of learners share one model, one compiled step for each kind, and each equals
+    itself alone, also in several threads.
 
     `read` scores a text and learns from it, segment by segment, as `dualnet.dynamic_evaluation`
     does. It goes on where the text before ended; a vocabulary's first text begins after `<eos>`.
@@ -126,14 +140,16 @@ class Learner:
     Args:
         model: `LanguageModel` or `TranslationModel`.
         adapt: str or list of str. Which weights learn, as for `dualnet.dynamic_evaluation`.
-            Learners of "connection", "output_bias" and the matrices are read in one batch.
+            Learners of "connection", "output_bias" and the matrices are read in one batch. None for
+            "matrix:16" ("output_bias" where no output layer makes the logits) with a `cache` of
+            4,000 tokens and a `clipnorm` of 1; for a translator, for "connection" alone.
         statistics: For the rule "rms", the result of `gradient_statistics` with the same `adapt`.
         **settings: `rule`, `learning_rate`, `decay` (to the model's weights), `epsilon`, `beta_1`,
-            `clipnorm` and `sequence_length`, as for `dualnet.dynamic_evaluation`. By default
-            those of a shipped model's own figures, and the rule "sgd" for any other.
+            `clipnorm`, `sequence_length` and `cache`, as for `dualnet.dynamic_evaluation`. By
+            default those of a shipped model's own figures, and the rule "sgd" for any other.
 
     Attributes:
-        model, rule: As given.
+        model, rule, cache: As given.
         settings: dict, the values that the rule runs with.
         tokens: int. Number of tokens that were read.
         skipped: int. Number of updates that were not finite.
@@ -156,7 +172,7 @@ class Learner:
     def __init__(
         self,
         model: LanguageModel,
-        adapt: str | Sequence[str] = "connection",
+        adapt: str | Sequence[str] | None = None,
         *,
         statistics: GradientStatistics | None = None,
         **settings: Unpack[LearnerRuleArguments],
@@ -166,7 +182,13 @@ class Learner:
         if request.learning_rate == AUTO:
             way_out = " dynamic_evaluation(..., adapt=...) finds one."
             raise ArgumentError("learning_rate", "must be a number for a learner.", way_out)
-        self._begin(model, adapt, request.rule or "", request.of_rule())
+        cache = request.cache or 0
+        if adapt is None and not isinstance(model, TranslationModel):
+            adapt = "output_bias" if model.graph.head is None else "matrix:16"
+            if request.cache is None and not model.cache_size:
+                cache = CACHE
+            request = dataclasses.replace(request, clipnorm=request.clipnorm or 1.0)
+        self._begin(model, adapt or "connection", request.rule or "", request.of_rule(), cache)
         if (statistics is None) == (self.rule == "rms"):
             required = "must be given for the rule 'rms', else not: of gradient_statistics(...)."
             raise ArgumentError("statistics", f"{required} Received: rule={self.rule!r}.")
@@ -176,11 +198,16 @@ class Learner:
             self._state = self._start([flat])
 
     def _begin(
-        self, model: LanguageModel, adapt: str | Sequence[str], rule: str, settings: Rule
+        self,
+        model: LanguageModel,
+        adapt: str | Sequence[str],
+        rule: str,
+        settings: Rule,
+        cache: int = 0,
     ) -> None:
         self.model, self.rule, self.settings = model, rule, dict(settings)
         items = (adapt,) if isinstance(adapt, str) else tuple(adapt)
-        key = items, rule, bool(settings.get("beta_1"))
+        key = items, rule, bool(settings.get("beta_1")), cache
         with _kinds_lock:
             kinds = _kinds.setdefault(model, {})
             if key not in kinds:
@@ -195,12 +222,14 @@ class Learner:
         translates = isinstance(model, TranslationModel)
         memory, moments = np.zeros(lesson.size, np.float32), roots or lesson.fresh_moments()
         states = [] if translates else [np.zeros(n, np.float32) for n in model.state_size]
+        if self.cache:  # ids plus 1
+            states.append(np.zeros(self.cache, np.min_scalar_type(model.vocabulary_size)))
         vocabulary = None if translates else model.vocabulary
         return _State(memory, moments, states, None if vocabulary is None else vocabulary.eos_id)
 
     # What is shared, and the lock, are no part of a copy or a pickle.
     def __getstate__(self) -> tuple[object, ...]:
-        return self._state, self.model, self.adapt, self.rule, self.settings
+        return self._state, self.model, self.adapt, self.rule, self.settings, self.cache
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         kept, *given = state
@@ -216,6 +245,7 @@ class Learner:
         return f"Learner({self.model.name!r}, {values})"
 
     adapt = property(lambda self: self._kind.items or ["all"], doc="list of str: what learns.")
+    cache = property(lambda self: self._kind.cache)
     tokens = property(lambda self: self._state.tokens)
     skipped = property(lambda self: self._state.skipped)
     words = property(lambda self: self._state.words)
@@ -263,7 +293,7 @@ class Learner:
         True
         """
         with self._kind.lock:
-            yield self._kind.taught(self.model, self._state.memory)
+            yield self._kind.taught(self.model, self._state)
 
     def generate(self, prompt: str | ManyTexts, **settings: Any) -> Any:
         """Return `dualnet.generate` of the model that has learnt; it starts at the prompt."""
@@ -289,7 +319,7 @@ class Learner:
             "format": FORMAT, "model": self.model.name, "checksum": checksum, "reads": reads,
             "adapt": self.adapt, "rule": self.rule, "settings": self.settings,
             "last": state.last, "tokens": state.tokens, "skipped": state.skipped,
-            "words": sorted(state.words),
+            "words": sorted(state.words), "cache": self.cache,
         }  # fmt: skip
         header = np.frombuffer(json.dumps(about).encode(), np.uint8)
         file = io.BytesIO()
@@ -316,7 +346,8 @@ class Learner:
                 raise ArgumentError("model", f"{required} Received: {model.name!r} with {mark}.")
             learner = cls.__new__(cls)
             settings = LearnerRule.of({"rule": about["rule"], **about["settings"]}).of_rule()
-            learner._begin(model, about["adapt"], about["rule"], settings)
+            cache = check_count("cache", about.get("cache", 0), least=0)
+            learner._begin(model, about["adapt"], about["rule"], settings, cache)
             start, last = learner._state, about["last"]
             if last is not None:
                 check_tokens([last], model.vocabulary_size, least=1, name="last")
@@ -330,6 +361,8 @@ class Learner:
                 raise ArgumentError("path", required, arrays=found)
             memory, *rest = (arrays[name] for name in expected)
             moments, states = rest[: len(start.moments)], rest[len(start.moments) :]
+            if cache:
+                check_tokens(states[-1], model.vocabulary_size + 1, least=1, name="cache")
             tokens, skipped = (
                 check_count(name, about[name], least=0) for name in ("tokens", "skipped")
             )
@@ -455,14 +488,16 @@ def _read(
                     after = _row(answer, row)
                     losses[i].append(after["losses"][: len(column[i].targets)])
                     if column[i].source is None:
-                        states[i] = states[i]._replace(states=after["states"])
+                        pairs = zip(after["states"], states[i].states)
+                        new = [array.astype(old.dtype, copy=False) for array, old in pairs]
+                        states[i] = states[i]._replace(states=new)
                     if learn:
                         skipped = states[i].skipped + (not after["applied"])
                         learnt = {name: after[name] for name in ("memory", "moments")}
                         states[i] = states[i]._replace(skipped=skipped, **learnt)
         results = []
         for learner, (segments, _), parts in zip(learners, readings, losses):
-            settings = {**learner.settings, "adapt": learner.adapt}
+            settings = {**learner.settings, "adapt": learner.adapt, "cache": learner.cache}
             targets = [segment.targets for segment in segments]
             how = {"rule": learner.rule, "settings": settings}
             results.append(result_of(learner.model, targets, parts, **how))
@@ -504,7 +539,8 @@ def _batch(rows: list[tuple[_Segment, _State, Rule]], lengths: tuple[int, ...]) 
         "settings": np.array(values, np.float32),
     }
     if segments[0].source is None:
-        batch["states"] = [np.stack(parts) for parts in zip(*(state.states for state in states))]
+        columns = zip(*(state.states for state in states))
+        batch["states"] = [np.stack(parts, dtype=np.float32) for parts in columns]
     else:
         batch["source"] = padded((segment.source for segment in segments), lengths[1], PADDING_ID)
     return batch

@@ -195,6 +195,10 @@ class AdaptationRule(Settings):
     clipnorm: float | None = positive(None, hidden=True)
     """float above 0. Clip each weight's gradient to this norm."""
 
+    cache: int | None = count(None, least=0, flags=["--ngrams"])
+    """int. Also remember so many of the last tokens, in a cache of n-grams (`NGramCache`): what
+    followed the same tokens before is likelier, after it was read once. None by default."""
+
     def check(self) -> None:
         super().check()
         if self.rule in RULES:  # else it depends on the model; of a command, "published"
@@ -236,6 +240,7 @@ class AdaptationRuleArguments(TypedDict, total=False):
     epsilon: float | None
     beta_1: float | None
     clipnorm: float | None
+    cache: int | None
 
 
 class DynamicEvaluating(Reading, AdaptationRule):

@@ -339,6 +339,14 @@ def test_a_run_is_evaluated_with_ngrams(cli, run, corpus):
     expected = dualnet.perplexity(model, corpus.test)
     assert result["perplexity"] == pytest.approx(expected, rel=1e-5)
     assert "with a cache of n-grams, size=50\n" in cli(command)
+    learning = f"evaluate {run} {SGD} --adapt-weights matrix:2 --ngrams 60"
+    result = cli.json(learning)
+    settings = {"rule": "sgd", "adapt": "matrix:2", "cache": 60}
+    settings |= {name: result[name] for name in ("learning_rate", "sequence_length", "decay")}
+    found = dualnet.dynamic_evaluation(dualnet.load(run), corpus.test, **settings)
+    assert result["perplexity"] == pytest.approx(found.perplexity, rel=1e-5)
+    assert result["ngrams"] == 60 and "cache" not in result
+    assert "cache=60" in cli(learning)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -38,10 +39,11 @@ class AdaptedCopy(keras.Model):
     ) -> None:
         # `temperature` and states stay float32, whatever the global policy.
         super().__init__(dtype="float32", autocast=False, name="adapted_copy")
-        self.graph = which.graph
+        self.graph, self.cache = which.graph, which.cache
         self.weight_copy = WeightCopy(which.graph, which.weights)
         self.stream_state = StreamState([int(state.shape[-1]) for state in self.graph.states])
         self.stream_state.resize(batch_size)
+        self.restart()
         self.built = True
         # Now, and not inside the first compiled step, which would build it anew at every step.
         optimizer.build(self.trainable_variables)
@@ -54,9 +56,16 @@ class AdaptedCopy(keras.Model):
     def begin(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Begin anew, with the present weights of the model, as with `optimizer`, a new one."""
         self.weight_copy.take()
-        self.stream_state.restart()
+        self.restart()
         optimizer.build(self.trainable_variables)
         assign_all(self.optimizer.variables, optimizer.variables)
+
+    def restart(self) -> None:
+        """Begin the text anew, and forget what its cache remembers."""
+        if self.cache:
+            self.graph.remembered = None
+        self.stream_state.first = tuple(self.graph.begin(1))
+        self.stream_state.restart()
 
     def call(self, inputs: Tensors) -> Tensor:
         states = self.stream_state.read(None)
@@ -96,9 +105,10 @@ class Adaptation:
     temperature: float
     longest: int = 0
 
-    def used(self) -> dict[str, float | list[str]]:
-        """Return the settings, and the weights that were asked for."""
-        return {**self.settings, **({"adapt": self.items} if self.items else {})}
+    def used(self) -> dict[str, Any]:
+        """Return the settings, and the weights and the cache that were asked for."""
+        asked = {"adapt": self.items, "cache": self.copy.cache}
+        return {**self.settings, **{name: value for name, value in asked.items() if value}}
 
     def learn(
         self, ids: np.ndarray, *, alone: bool = False, states: list[np.ndarray] | None = None
@@ -106,14 +116,13 @@ class Adaptation:
         """Score the ids but the first, take one step on their mean loss, and return their losses.
 
         These are float32 `(ids - 1,)`. State is carried from segment to segment, or if `alone` is
-        that of `states`, by default zero. Only the last segment may be shorter than one before,
-        unless it is `alone`.
+        that of `states`, by default zero; a cache remembers such texts, too. Only the last segment
+        may be shorter than one before, unless it is `alone`.
         """
         count = len(ids) - 1
+        graph = self.copy.graph
         if alone:
-            self.copy.stream_state.restart()
-            if states is not None:
-                self.copy.stream_state.write(states)
+            self.copy.stream_state.write(graph.begin(1) if states is None else states)
         # Each length is compiled. What follows a word has no part in its loss, so that padding
         # may be any word, if it does not count.
         self.longest = bucket_length(count) if alone else max(self.longest, count)
@@ -123,6 +132,9 @@ class Adaptation:
         if self.temperature != 1:
             segment["temperature"] = np.full((1, 1), self.temperature, np.float32)
         logs = self.copy.train_on_batch(segment, return_dict=True)
+        if alone and self.copy.cache:
+            # The next text begins after `<eos>`, as this one did.
+            graph.remember(ids[:-1] if ids[-1] == ids[0] else ids)
         if not math.isfinite(float(logs["loss"])):
             raise not_finite("losses", self.rule, self.settings)
         return ops.convert_to_numpy(logs["losses"])[0, :count]

@@ -225,7 +225,7 @@ def adapting(
     says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
     """
     request = with_own_settings(model, request, by_text=by_text)
-    which = adapted(model, request.which())
+    which = adapted(model, request.which(), cache=request.cache)
     if keep and which.adds:
         message = "must be False with weights that are added to the model."
         raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
@@ -235,7 +235,8 @@ def adapting(
         statistics = model.run.training_text()
     with whole_batches():
         optimizer = _optimizer(which, rule, settings, statistics)
-        compiled = [rule, {**settings, "learning_rate": None}, [*which.weights], num_devices()]
+        parts = [*which.weights], which.cache
+        compiled = [rule, {**settings, "learning_rate": None}, parts, num_devices()]
         idle_compiled, copy = _idle.pop(model, (None, None))
         if copy is None or idle_compiled != compiled:
             copy = AdaptedCopy(which, optimizer, batch_size=1)

@@ -81,6 +81,8 @@ def found_rate(
     default = settings.pop("learning_rate")
     key = {"rule": rule, **settings, "by_text": by_text, "adapt": adaptation.items or None}
     key |= Cache(**Cache.fields_of(model.arguments)).changed()
+    if adaptation.copy.cache:
+        key["cache"] = adaptation.copy.cache
     if adaptation.temperature != 1:  # which no key of 0.2.0.dev0 has
         key["temperature"] = adaptation.temperature
     file, records = None, []
@@ -140,7 +142,7 @@ def _find(
 
     def restore() -> None:
         assign_all(state, before)
-        copy.stream_state.restart()
+        copy.restart()
 
     def loss_of(rate: float) -> float:
         restore()

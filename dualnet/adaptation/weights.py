@@ -10,7 +10,8 @@ from keras import ops, tree
 
 from dualnet._checks import ArgumentError
 from dualnet._types import Tensor
-from dualnet.builders import Graph, LanguageModel, names_in
+from dualnet.builders import Graph, LanguageModel, cached, names_in
+from dualnet.builders.wrapping_stations import Cache
 from dualnet.layers import AdaptationMatrix, Recurrence
 from dualnet.layers._configured import ConfiguredLayer, Role
 from dualnet.requests import check_weights
@@ -34,12 +35,14 @@ class Adapted:
         trainable: dict from names to all weights that could learn.
         weights: dict, those of them that do.
         items: The list of what was asked for; empty for all weights.
+        cache: int. Number of tokens of a cache of n-grams on the graph, 0 without one.
     """
 
     graph: Graph
     trainable: dict[str, keras.Variable]
     weights: dict[str, keras.Variable]
     items: list[str]
+    cache: int = 0
 
     @property
     def adds(self) -> bool:
@@ -86,9 +89,16 @@ class RecurrentMatrix(AdaptationMatrix):
 
 
 def adapted(
-    model: LanguageModel, adapt: str | Sequence[str] | None = None, *, name: str = "adapt"
+    model: LanguageModel,
+    adapt: str | Sequence[str] | None = None,
+    *,
+    cache: int | None = None,
+    name: str = "adapt",
 ) -> Adapted:
-    """Return the graph of `model` and the weights that learn, as `adapt` says; None for all."""
+    """Return the graph of `model` and the weights that learn, as `adapt` says; None for all.
+
+    With `cache`, it has a cache of n-grams of that size.
+    """
     if adapt is not None:
         check_weights("adapt", adapt)
     items = [adapt] if isinstance(adapt, str) else list(adapt or [])
@@ -115,7 +125,12 @@ def adapted(
             raise
         raise ArgumentError(name, str(error).removeprefix("`adapt` ")) from None
     weights = {name: w for name, w in trainable.items() if name in chosen or not items}
-    return Adapted(graph, trainable, weights, items)
+    if cache:
+        if graph.encoder is not None or model.graph.is_normalised:
+            required = "must be 0 for a translator, and for a model that has a cache of n-grams."
+            raise ArgumentError("cache", required, cache=cache)
+        graph = cached(graph, Cache(cache_size=cache, cache_kind="ngram"))
+    return Adapted(graph, trainable, weights, items, cache or 0)
 
 
 def _is_added(item: str) -> bool:
@@ -207,7 +222,8 @@ def _rank(item: str) -> int | None:
 def _with_bias(graph: Graph, item: str) -> Graph:
     """Return `graph` with a bias on its logits, those of a mixture or a gate too."""
     logits = OutputBias(name=BIAS, dtype="float32")(graph.word_logits)
-    return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)
+    graph = dataclasses.replace(graph, features=None, head=None, is_normalised=False)
+    return dataclasses.replace(graph, word_logits=logits, core=None)
 
 
 ADDED = {

@@ -103,6 +103,11 @@ class Graph:
             states[-1] += self.remembered
         return states
 
+    def remember(self, ids: np.ndarray, before: np.ndarray | None = None) -> None:
+        """Let a text begin with `ids` in its cache of n-grams, after those it has `before`."""
+        before = self.begin(1)[-1][0] if before is None else before
+        self.remembered = np.append(before, ids + 1)[len(ids) :].astype(np.float32)
+
     def logits(
         self, tokens: Tensor, states: Sequence[Tensor], *, training: bool = False
     ) -> tuple[Tensor, list[Tensor]]:

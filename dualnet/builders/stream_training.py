@@ -103,7 +103,8 @@ class StreamModel(ClearsAllGradients):
 
     def initial_state(self, batch_size: int) -> list[Tensor]:
         """Return the zero state for `batch_size` rows: a list of `(batch_size, size)`, float32."""
-        return [ops.zeros((batch_size, size), "float32") for size in self.training_rows.sizes]
+        column = ops.zeros((batch_size, 1), "float32")
+        return [column + ops.convert_to_tensor(first) for first in self.graph.begin(1)]
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         two_readings = isinstance(y_pred, dict)

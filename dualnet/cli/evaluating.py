@@ -205,7 +205,7 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
     reader: Any = text.model
     if options.dynamic:
         rule = LearnerRule.fields_of(options.changed())
-        reader = learners.Learner(reader, options.adapt or "connection", **rule)
+        reader = learners.Learner(reader, options.adapt, **rule)
     found = generation.keystrokes(reader, [*filter(str.strip, lines)], k=options.k)
     figures = {
         "saved": found.saved, **dataclasses.asdict(found), "k": options.k,
@@ -274,6 +274,8 @@ def adapt(options: Adapt) -> Result:
         **dynamic.figures(),
         "static_perplexity": static.perplexity,
     }
+    if options.cache:
+        figures["ngrams"] = figures.pop("cache")
     gain = little_gain(1 - dynamic.perplexity / static.perplexity)
     return text.result(figures, f"dynamic evaluation, {used}", gain)
 
