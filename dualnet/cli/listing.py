@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -210,9 +210,10 @@ def listed_result(result: Mapping[str, object]) -> str:
     return ": ".join(", ".join(parts) for parts in (setup, figures) if parts)
 
 
-def _figures(values: Iterable[float]) -> str:
-    """Return "validation/test" as it is written, with "-" for a missing figure."""
-    return "/".join("-" if math.isnan(x) else str(x) for x in values)
+def _figures(values: Sequence[float]) -> str:
+    """Return "validation/test" in the digits of the longer one, with "-" for a missing figure."""
+    digits = max((len(str(x).partition(".")[2]) for x in values if not math.isnan(x)), default=0)
+    return "/".join("-" if math.isnan(value) else f"{value:.{digits}f}" for value in values)
 
 
 SAMPLE = 80  # characters of the text that shows the tokens
