@@ -3,11 +3,13 @@
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import dualnet
+from dualnet.adaptation import step_size
 from dualnet.adaptation.step_size import MOST, best_rate, with_own_settings
 from dualnet.requests import RULES, DynamicEvaluating, Surprising
 from tests.checks import assert_same, edit_card, once, values
@@ -46,6 +48,23 @@ def test_rates_are_tried_up_or_down_from_the_default_until_one_is_worse(best):
 
 def test_of_rates_that_diverge_the_lowest_is_not_taken_for_the_best():
     assert best_rate(lambda rate: math.inf if rate > 0.05 else rate, 0.1)[0] < 0.05
+
+
+@pytest.mark.parametrize(("late", "expected"), [(0.09, 0.09), (0.3, 0.3), (3.0, 0.3)])
+def test_a_rate_that_drifts_on_a_longer_text_is_lowered(late, expected):
+    class Adaptation:
+        rule, copy = "sgd", SimpleNamespace(trainable_variables=[], restart=lambda: None)
+
+        def learn(self, ids, alone):
+            """Return losses that are lowest at the rate 0.3 at first, then at `late`."""
+            rate = max(self.copy.optimizer.learning_rate, 1e-9)
+            return np.full(len(ids) - 1, abs(math.log(rate / (0.3 if ids[0] == 0 else late))))
+
+    Adaptation.copy.optimizer = SimpleNamespace(variables=[])
+    few, more = [np.zeros(6)], [np.zeros(6), *[np.ones(6)] * 9]
+    found = step_size._find(Adaptation(), few, more, 0.1, by_text=False)
+    assert found["learning_rate"] == expected
+    assert found["perplexity"] < found["static_perplexity"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from dualnet.requests import AUTO, AdaptationRule
 LEARNING = "learning.json"  # in a RUN folder: the learning rates that were found
 FOUND = ("learning_rate", "perplexity", "static_perplexity", "weights")  # beside the settings
 TOKENS = 5000  # of the validation text that are read with each learning rate
+MORE_TOKENS = 25_000  # that are read with the best and lower ones: what gains at first may drift
 MOST = 6  # learning rates that are tried
 FACTORS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)  # of the default of the rule
 LEAST_GAIN = 0.005  # of the perplexity
@@ -97,13 +98,14 @@ def found_rate(
                 valid = run.corpus(download=is_asked).split("valid")
             tokens = check_tokens(valid, model.vocabulary_size, least=2, name="valid")
             length = None if by_text else int(settings["sequence_length"])
-            segments = segments_of(model, tokens[: TOKENS + (not by_text)], length)
+            texts = [tokens[: count + (not by_text)] for count in (TOKENS, MORE_TOKENS)]
+            parts = [segments_of(model, text, length) for text in texts]
         except (OSError, ValueError):  # the RUN's text is gone, changed or has no two tokens
             if is_asked:
                 raise
             _say(f"{rule!r} learns at its default rate: the RUN's text is not at hand.")
             return default
-        record = {**key, **_find(adaptation, segments, default, by_text=by_text)}
+        record = {**key, **_find(adaptation, *parts, default, by_text=by_text)}
         if file is not None:
             records.append({**record, "weights": run.weights_sha256})
             with contextlib.suppress(OSError):  # a folder that may not be written to
@@ -132,7 +134,12 @@ def _settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find(
-    adaptation: Adaptation, segments: list[np.ndarray], default: float, *, by_text: bool
+    adaptation: Adaptation,
+    segments: list[np.ndarray],
+    more: list[np.ndarray],
+    default: float,
+    *,
+    by_text: bool,
 ) -> dict[str, float]:
     count = sum(len(ids) - 1 for ids in segments)
     rule, copy = adaptation.rule, adaptation.copy
@@ -153,8 +160,11 @@ def _find(
             return math.inf
         return float(np.concatenate(losses).mean(dtype=np.float64))
 
-    static = perplexity_of([loss_of(0.0)])
     best, loss = best_rate(loss_of, default)
+    if len(more) > len(segments):
+        segments = more
+        best, loss = best_rate(loss_of, best, steps=(-1,))
+    static = perplexity_of([loss_of(0.0)])
     restore()
     learnt = perplexity_of([loss])
     _say(f"learning_rate {best:g}: perplexity {learnt:.2f}, {static:.2f} with fixed weights")
@@ -170,8 +180,12 @@ def segments_of(model: LanguageModel, tokens: np.ndarray, length: int | None) ->
     return [np.append(eos_id, sentence) for sentence in sentences]
 
 
-def best_rate(loss_of: Callable[[float], float], default: float) -> tuple[float, float]:
+def best_rate(
+    loss_of: Callable[[float], float], default: float, steps: Sequence[int] = (1, -1)
+) -> tuple[float, float]:
     """Return the best learning rate around `default`, and its loss: the first that is a minimum.
+
+    Of `steps`, 1 is up and -1 is down.
 
     Example:
 
@@ -188,7 +202,7 @@ def best_rate(loss_of: Callable[[float], float], default: float) -> tuple[float,
         return losses[rate]
 
     start = FACTORS.index(1)
-    for step in (1, -1):
+    for step in steps:
         i = start
         while 0 <= i + step < len(FACTORS) and len(losses) < MOST and tried(i + step) < tried(i):
             i += step

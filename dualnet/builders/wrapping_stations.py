@@ -101,15 +101,12 @@ class Cache(Station):
     cache_start: str = choice(STARTS[0], STARTS)
     """"at_once" or "when_full"."""
 
+    excludes = {"cache_kind": ["cache_weight", "cache_scale", "cache_start"]}  # if not the default
+
     @property
     def is_used(self) -> bool:
         """Whether there is a cache."""
         return self.cache_size > 0
-
-    def check(self) -> None:
-        if self.cache_kind == "ngram":
-            for name in self.changed().keys() & {"cache_weight", "cache_scale", "cache_start"}:
-                self.refuse(name, "is a setting of a neural cache.", "cache_kind")
 
     def check_padding(self, padded: bool) -> None:
         """Raise `ArgumentError` for a cache over a model of padded sentences."""

@@ -186,8 +186,7 @@ def read(model: LanguageModel, streams: list[np.ndarray], before: Begun | None =
     common, longest = int(lengths.min()), int(lengths.max())
     tokens = keras.utils.pad_sequences(streams, longest, padding="post")  # int32
     if before is None:
-        zeros = np.zeros((rows, model.vocabulary_size), np.float32)
-        before = zeros, model.graph.begin(rows)
+        before = np.zeros((rows, model.vocabulary_size), np.float32), model.graph.begin(rows)
     logits, states = before
     steps = max(1, WORK // rows)  # bounds the memory of a long prompt
     reader = reader_of(model, questions.logits)
