@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from dualnet.devices import data_parallel as data_parallel
     from dualnet.evaluation import best_temperature as best_temperature
     from dualnet.evaluation import check_causal as check_causal
+    from dualnet.evaluation import compare as compare
     from dualnet.evaluation import evaluate as evaluate
     from dualnet.evaluation import minimal_pairs as minimal_pairs
     from dualnet.evaluation import perplexity as perplexity
@@ -78,7 +79,7 @@ _NAMES = {  # of each module
     "allocator": "keep_freed_memory",
     "builders": "LanguageModel assign ensemble transfer weight_names with_cache with_gate",
     "devices": "data_parallel",
-    "evaluation": "best_temperature check_causal evaluate minimal_pairs perplexity score",
+    "evaluation": "best_temperature check_causal compare evaluate minimal_pairs perplexity score",
     "generation": "Completer complete generate keystrokes translate",
     "learners": "Learner read_many",
     "looking": "look",

@@ -108,7 +108,9 @@ def test_card_says_what_is_published_and_what_is_our_choice(cli):
     out = cli("card dual_lstm --corpus wikitext-2")
     assert "20,950,200" in out and "85.88" in out and "lower-cased" in out
     out = cli("card attention_lstm --corpus multi30k")
-    assert "4,262,832 parameters: perplexity 10.21/9.83, bleu 22.92/23.10, bleu multi30k 23.2" in out
+    assert (
+        "4,262,832 parameters: perplexity 10.21/9.83, bleu 22.92/23.10, bleu multi30k 23.2" in out
+    )
     out = cli("card variational_lstm_medium")
     assert "mask_per_gate = true: static 81.9/79.7, deviation 0.2/0.1\n" in out
     also = cli.json("card variational_rhn")["also_published"]

@@ -42,6 +42,7 @@ COMMANDS = {
         "look": "using.look",
         "evaluate": "evaluating.evaluate",
         "adapt": "evaluating.adapt",
+        "compare": "evaluating.compare",
         "score": "scoring.score",
         "minimal-pairs": "scoring.minimal_pairs",
         "analyse gates": "analysing.gates",

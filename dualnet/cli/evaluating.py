@@ -13,7 +13,7 @@ from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
 from dualnet._files import check_new
-from dualnet.cli.command import Options, settings_of
+from dualnet.cli.command import Options, argument, settings_of
 from dualnet.cli.console import Result, comparison, quietly
 from dualnet.cli.options import (
     OfCorpus,
@@ -221,6 +221,34 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
     return Result(figures, saved, *shown)
 
 
+class Compare(TextOfRun):
+    """Options of `compare`."""
+
+    other: str = argument(metavar="OTHER")
+    """The second model, of the same words"""
+
+
+def compare(options: Compare) -> Result:
+    """Compute how much two models differ on a text, by more than chance or not.
+
+    Examples:
+        dualnet compare runs/lstm runs/dual
+        dualnet compare lstm.english dual_lstm.english --corpus book.txt
+    """
+    run, other = (
+        Run.open(path).check_language_model(name)
+        for name, path in (("RUN", options.run_folder), ("OTHER", options.other))
+    )
+    _check_text(options, run)
+    quietly("dualnet.evaluation")
+    from dualnet import evaluation
+
+    text = Text(options, run, run.model())
+    models = text.model, other.model()
+    found = evaluation.compare(*models, text.tokens, by_sentence=text.by_sentence)
+    return Result(dataclasses.asdict(found), f"{text.corpus.name} {text.split}: {found}")
+
+
 def adapt(options: Adapt) -> Result:
     """Compute the perplexity of a RUN that learns from the text while it is scored.
 
@@ -290,7 +318,7 @@ class Text:
         notes: Added to the result.
     """
 
-    def __init__(self, options: Adapt, run: Run, model: "LanguageModel") -> None:
+    def __init__(self, options: TextOfRun, run: Run, model: "LanguageModel") -> None:
         from dualnet import builders
         from dualnet.evaluation.arguments import vocabulary_of
 
@@ -396,17 +424,19 @@ def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
     return zoo.card(name, corpus).evaluation
 
 
-def _check_text(options: Adapt, run: Run) -> None:
+def _check_text(options: TextOfRun, run: Run) -> None:
     """Check that the corpus of the options exists and is divided."""
     if not _is_whole(options, run):
         documents = run.read_as["documents"]
         check_corpus(options.corpus, {"fractions": options.fractions, "documents": documents})
 
 
-def _is_whole(options: Adapt, run: Run) -> bool:
+def _is_whole(options: TextOfRun, run: Run) -> bool:
     """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
     path, is_divided = options.corpus or "", bool(options.fractions or options.split)
-    is_divided |= options.temperature == "best" or (options.rule == "rms" and not run.is_folder)
+    given = vars(options)  # `compare` has neither of these two
+    is_divided |= given.get("temperature") == "best"
+    is_divided |= given.get("rule") == "rms" and not run.is_folder
     if is_divided or path in NAMES or run.own_reading(path):
         return False
     return os.path.isfile(os.path.expanduser(path))

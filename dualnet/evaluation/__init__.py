@@ -1,6 +1,7 @@
 """Token-exact perplexity whatever the batching; scores of texts and of translations."""
 
 from dualnet.evaluation.causality import Causality, check_causal
+from dualnet.evaluation.comparing import Comparison, compare
 from dualnet.evaluation.comparison import Comparable, comparable
 from dualnet.evaluation.minimal_pair_accuracy import Accuracy, MinimalPairs, minimal_pairs
 from dualnet.evaluation.perplexities import Evaluation, best_temperature, evaluate, perplexity
@@ -9,7 +10,7 @@ from dualnet.evaluation.translations import rouge, translation_metrics
 from dualnet.metrics import Measured
 
 __all__ = [
-    "Accuracy", "Causality", "Comparable", "Evaluation", "Measured", "MinimalPairs", "Score",
-    "best_temperature", "check_causal", "comparable", "evaluate", "minimal_pairs", "perplexity",
-    "rouge", "score", "translation_metrics",
+    "Accuracy", "Causality", "Comparable", "Comparison", "Evaluation", "Measured", "MinimalPairs",
+    "Score", "best_temperature", "check_causal", "comparable", "compare", "evaluate",
+    "minimal_pairs", "perplexity", "rouge", "score", "translation_metrics",
 ]  # fmt: skip
