@@ -9,7 +9,9 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from keras import ops
+from tensorflow.core.framework import tensor_pb2
 
 from dualnet.serving.requests import served
 
@@ -90,3 +92,50 @@ def check_table(section, endpoints, signatures):
             listed = set(re.findall("`([a-z_]+[0-9]?)`", cell)) - {"state_n"}
             several = {name for name in names if re.fullmatch("state_(?!1$).*", name)}
             assert listed == set(names) - several
+
+
+def warm_up_requests(path):
+    """Return name and inputs of each request that an export holds for TensorFlow Serving.
+
+    They are read with the messages of `tensorflow_serving/apis`, as far as they are in the file.
+    """
+    fields = {
+        "PredictionLog": ("predict_log", 6, "PredictLog"),
+        "PredictLog": ("request", 1, "PredictRequest"),
+        "PredictRequest": ("model_spec", 1, "ModelSpec", "inputs", 2, "Input"),
+        "ModelSpec": ("signature_name", 3, None),
+        "Input": ("key", 1, None, "value", 2, "TensorProto"),  # an entry of a map
+    }
+    file = descriptor_pb2.FileDescriptorProto(name="log.proto", package="warm", syntax="proto3")
+    file.dependency.append(tensor_pb2.DESCRIPTOR.name)
+    for name, parts in fields.items():
+        message = file.message_type.add(name=name)
+        for field, number, of in zip(*[iter(parts)] * 3):
+            declared = message.field.add(name=field, number=number, type="TYPE_STRING")
+            declared.label = "LABEL_REPEATED" if of == "Input" else "LABEL_OPTIONAL"
+            if of is not None:
+                package = "tensorflow" if of == "TensorProto" else "warm"
+                declared.type, declared.type_name = "TYPE_MESSAGE", f".{package}.{of}"
+    pool = descriptor_pool.DescriptorPool()
+    for known in (*_all_needed(tensor_pb2.DESCRIPTOR), file):
+        pool.Add(known)
+    log = message_factory.GetMessageClass(pool.FindMessageTypeByName("warm.PredictionLog"))
+    requests = []
+    for record in tf.data.TFRecordDataset(str(path / "assets.extra/tf_serving_warmup_requests")):
+        request = log.FromString(record.numpy()).predict_log.request
+        tensors = {}
+        for one in request.inputs:
+            proto = tensor_pb2.TensorProto.FromString(one.value.SerializeToString())
+            tensors[one.key] = tf.make_ndarray(proto)
+        requests.append((request.model_spec.signature_name, tensors))
+    return requests
+
+
+def _all_needed(file):
+    """Return the descriptions of `file` and what it depends on, in order."""
+    needed = {}
+    for other in file.dependencies:
+        needed |= {one.name: one for one in _all_needed(other)}
+    own = descriptor_pb2.FileDescriptorProto()
+    file.CopyToProto(own)
+    return [*needed.values(), own]

@@ -41,6 +41,7 @@ from tests.serving_clients import (
     close,
     graph_client,
     remote_process,
+    warm_up_requests,
 )
 
 pytestmark = once
@@ -537,6 +538,19 @@ def test_200_interleaved_clients_each_get_the_answers_they_would_get_alone(serve
 
 
 # --- the folder
+
+
+def test_a_saved_model_holds_each_weight_once(served):
+    saved = tf.train.list_variables(served.path / "variables" / "variables")
+    sizes = [np.prod(shape) for name, shape in saved if name.endswith("VARIABLE_VALUE")]
+    assert sum(sizes) == served.model.count_params()
+
+
+def test_the_server_warms_up_with_a_request_of_each_endpoint(served):
+    requests = warm_up_requests(served.path)
+    assert [name for name, _ in requests] == ENDPOINTS
+    for name, inputs in requests:
+        served.ask(name, **inputs)  # one that is refused would keep the server from loading
 
 
 def test_an_export_leaves_nothing_else_and_refuses_a_folder_with_files(served, tmp_path):

@@ -17,7 +17,14 @@ from dualnet.serving import saved_model
 from dualnet.serving.learning import Memories
 from dualnet.text import Vocabulary
 from tests.checks import once, strong
-from tests.serving_clients import check_table, client_of, close, graph_client, remote_process
+from tests.serving_clients import (
+    check_table,
+    client_of,
+    close,
+    graph_client,
+    remote_process,
+    warm_up_requests,
+)
 
 pytestmark = [once, pytest.mark.slow]
 
@@ -185,6 +192,50 @@ def test_memories_of_another_model_and_of_scores_that_are_not_finite_are_refused
     memory[:, :-1] = 3e38
     with pytest.raises(tf.errors.InvalidArgumentError, match="`memory` must be such that scores"):
         served.ask("score", **row, memory=memory)
+
+
+def test_rows_with_and_without_a_memory_are_read_side_by_side(served):
+    rng = np.random.default_rng(4)
+    ids, lengths = rng.integers(len(WORDS), size=(2, 9)), [9, 9]
+    memory = served.ask("learn", ids=ids, lengths=lengths, **fresh(served.model, 2))["memory"]
+    memory[0] = 0.0
+    both = served.ask("score", ids=ids, lengths=lengths, memory=memory)["log_probabilities"]
+    plain = served.ask("score", ids=ids, lengths=lengths, memory=np.zeros((2, 0)))
+    plain = plain["log_probabilities"]
+    close(both[0], plain[0])
+    assert np.abs(both[1] - plain[1]).max() > 0.01
+    found = served.model.advance(ids, served.model.initial_state(2))[0]
+    log_p = tf.gather(tf.nn.log_softmax(found)[:, :-1], ids[:, 1:], batch_dims=2)
+    close(plain[:, 1:], log_p)
+
+
+def test_the_sum_of_two_memories_is_the_model_with_both_differences(served):
+    """As the guide says: with scales, and the mark of one of them."""
+    rng = np.random.default_rng(5)
+    ids, lengths = rng.integers(len(WORDS), size=(2, 9)), [9, 9]
+    own, names = served.ask("learn", ids=ids, lengths=lengths, **fresh(served.model, 2))["memory"]
+    joined = 0.7 * own + 0.5 * names
+    joined[-1] = own[-1]
+    answer = served.ask("score", ids=ids[:1], lengths=[9], memory=joined[None])
+    learner = a_learner(served.model)
+    learner._state = learner._state._replace(memory=joined[:-1])
+    with learner.taught() as taught:
+        expected, _ = taught.advance(ids[:1], taught.initial_state(1))
+        log_p = tf.gather(tf.nn.log_softmax(expected)[:, :-1], ids[:1, 1:], batch_dims=2)
+        close(answer["log_probabilities"][:, 1:], log_p)
+
+
+def test_loading_warns_of_nothing_and_the_server_warms_up(served, caplog, tmp_path):
+    model = a_model("dual_mogrifier_rlstm")
+    path = dualnet.export(model, tmp_path / "model", learn="recurrent_matrix", **SETTINGS)
+    caplog.clear()
+    for folder in (served.path, path):
+        ask = client_of(folder)
+        assert not caplog.records
+        requests = warm_up_requests(folder)
+        assert {"learn", "learn_text", "complete_text"} <= {name for name, _ in requests}
+        for name, inputs in requests:
+            ask(name, **inputs)
 
 
 def test_the_served_scores_do_not_look_ahead(served):

@@ -27,6 +27,7 @@ from tests.serving_clients import (
     close,
     graph_client,
     remote_process,
+    warm_up_requests,
 )
 
 pytestmark = [once, pytest.mark.slow]
@@ -60,6 +61,13 @@ def served(tmp_path_factory):
         assert main(["export", *arguments, "--max-tokens", str(BOUND)]) == 0
     path = folder / "model"
     return SimpleNamespace(model=model, path=path, ask=client_of(path), shown=shown.getvalue())
+
+
+def test_the_server_warms_up_with_a_request_of_each_endpoint(served):
+    requests = warm_up_requests(served.path)
+    assert [name for name, _ in requests] == ENDPOINTS
+    for name, inputs in requests:
+        served.ask(name, **inputs)
 
 
 def columns(model, texts, *, width=None, padding=0, **settings):
@@ -257,7 +265,7 @@ def test_the_command_says_what_it_wrote(served):
 
 
 def test_the_tokenisers_of_both_sides_are_exported(served, tmp_path):
-    [joint] = (served.path / "assets.extra").iterdir()
+    [joint] = (served.path / "assets.extra").glob("*.json")
     assert load_tokenizer(joint) == served.model.vocabulary
     sides = {
         "source_vocabulary": Vocabulary(("<eos>", "1")),

@@ -13,7 +13,7 @@ from dualnet.generation.completion import KEPT, spellings, words_of_run
 from dualnet.requests import BEAM
 from dualnet.serving import requests
 from dualnet.serving.graph_tokenizer import GraphLower
-from dualnet.serving.learning import Memories, Rows
+from dualnet.serving.learning import Memories, RowsOf
 from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader, TextReader, begun
 from dualnet.text.pieces import LONGEST, SPACES, Pieces, patterns
@@ -50,7 +50,7 @@ def complete_text(
         return known & ~_is_among(lower_case(inputs["stop_words"]), lower_case(words))
 
     def complete(inputs: Tensors) -> Tensors:
-        rows: Rows = contextlib.nullcontext if memories is None else memories.rows(inputs)
+        rows: RowsOf = contextlib.nullcontext if memories is None else memories.rows(inputs)
         before, word, typed = _typed(pieces, lower, inputs["prompts"])
         ids, lengths = begun(tokenizer.encode(before, "prompts"), tokenizer.eos_id)
         with rows(1):

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
@@ -17,10 +17,10 @@ from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.requests import Exporting, LearnerRule
 from dualnet.serving import requests
 from dualnet.serving.requests import Endpoint, Input
-from dualnet.serving.served_reader import ServedReader, TextReader, by_windows, scored_text
+from dualnet.serving.served_reader import Rows, ServedReader, TextReader, by_windows, scored_text
 
 Learnt = tuple[list[Tensor], Tensor]  # states, and the differences of each row
-Rows = Callable[[int], contextlib.AbstractContextManager[object]]
+RowsOf = Callable[[int], Rows]
 Taught = tuple[Learnt, Tensor]  # and how many steps of each row were skipped
 REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
 
@@ -76,14 +76,24 @@ class Memories:
 
         def remembering(inputs: Tensors) -> Tensors:
             with self.rows(inputs)(1):
-                return _finite(function(inputs))
+                answer = function(inputs)
+            return _finite(answer, self._count(inputs))
 
         return remembering, {**declared, **self.input}
 
-    def rows(self, inputs: Tensors) -> Rows:
+    def rows(self, inputs: Tensors) -> RowsOf:
         """Return a function of a number: so many rows of each memory are read in its context."""
-        values, memory = self.lesson.values(), self._memory(inputs)
-        return lambda times: self.lesson.differing(values, tf.repeat(memory, times, axis=0))
+        count, values = self._count(inputs), self.lesson.values()
+        memory = self._memory(inputs["memory"][:count])
+
+        @contextlib.contextmanager
+        def reading(times: int) -> Iterator[None]:
+            rows = self.lesson.differing(values, tf.repeat(memory, times, axis=0))
+            self.reader.differing = count > 0, rows
+            yield
+            self.reader.differing = None
+
+        return reading
 
     def learn(self) -> Endpoint:
         """Return the endpoint `learn`: one step of each row on its ids."""
@@ -136,14 +146,18 @@ class Memories:
         rates = dict.fromkeys(REQUESTED, requests.finite())
         return {**self.reader.inputs, **self.input, **rates}
 
-    def _memory(self, inputs: Tensors) -> Tensor:
-        """Return the differences of each row, `(batch, size - 1)`; of no columns, zeros."""
+    def _count(self, inputs: Tensors) -> Tensor:
+        """Return the number of rows, or 0 if none has a memory."""
         memory = inputs["memory"]
+        return tf.where(tf.reduce_any(tf.not_equal(memory, 0.0)), tf.shape(memory)[0], 0)
+
+    def _memory(self, memory: Tensor) -> Tensor:
+        """Return the differences of each row, `(batch, size - 1)`; of no columns, zeros."""
         missing = self.size - tf.shape(memory)[1]
         return tf.ensure_shape(tf.pad(memory, [[0, 0], [0, missing]]), (None, self.size))[:, :-1]
 
     def _begun(self, inputs: Tensors) -> Learnt:
-        return self.reader.before(inputs), self._memory(inputs)
+        return self.reader.before(inputs), self._memory(inputs["memory"])
 
     def _step(
         self, ids: Tensor, in_row: Tensor, learnt: Learnt, inputs: Tensors
@@ -181,17 +195,18 @@ class Memories:
         return _finite({**answer, "memory": memory, **dict(zip(self.reader.inputs, states))})
 
 
-def _finite(answer: Tensors) -> Tensors:
-    """Return `answer` with an assertion that its scores are finite."""
+def _finite(answer: Tensors, count: Tensor | None = None) -> Tensors:
+    """Return `answer` with an assertion that its scores are finite, those of `count` rows."""
     required = "such that scores are finite; take an earlier one, or a smaller learning_rate"
     checks = []
     # In one order in every export.
     for name in ("log_probabilities", "perplexity", "probabilities", "logits"):
         if name in answer:
-            valid = tf.math.is_finite(answer[name])
+            scores = answer[name][:count]
+            valid = tf.math.is_finite(scores)
             if name == "perplexity":  # at most the largest number
-                valid &= answer[name] < tf.float32.max
+                valid &= scores < tf.float32.max
             if name == "logits":  # some may be impossible
-                valid |= tf.math.is_inf(answer[name])
-            checks.append(requests.all_valid("memory", answer[name], valid, required))
+                valid |= tf.math.is_inf(scores)
+            checks.append(requests.all_valid("memory", scores, valid, required))
     return requests.after(checks, answer)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from dualnet._types import Tensor, Tensors
@@ -95,10 +96,38 @@ def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, 
     }
 
 
+def warm_up(name: str, inputs: dict[str, Input]) -> bytes:
+    """Return a small request of endpoint `name`, as a `PredictionLog` of TensorFlow Serving.
+
+    The bytes are those of `predict_log.request` with `model_spec.signature_name` and `inputs`:
+    https://github.com/tensorflow/serving/blob/master/tensorflow_serving/apis/prediction_log.proto
+    """
+    request = _field(1, _field(3, name.encode()))
+    for key, (dtype, shape, *_) in inputs.items():
+        columns = 0 if (dtype, shape) == (tf.float32, (None,)) else 1  # no memory
+        sizes = [1, *(columns if size is None else size for size in shape)]
+        values = np.full(sizes, "" if dtype == tf.string else 1, dtype.as_numpy_dtype)
+        tensor = tf.make_tensor_proto(values, dtype).SerializeToString()
+        request += _field(2, _field(1, key.encode()) + _field(2, tensor))
+    return _field(6, _field(1, request))
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """Return a field of a protocol buffer: its number and kind, the length of `data`, `data`."""
+    head, length = [number << 3 | 2], len(data)
+    while length > 127:
+        head.append(length & 127 | 128)
+        length >>= 7
+    return bytes([*head, length]) + data
+
+
 def all_valid(name: str, values: Tensor, valid: Tensor, requirement: str) -> tf.Operation:
     """Return an assertion that all `values` are `valid`, bool of their shape."""
     message = f"`{name}` must be {requirement}. Received:"
-    return tf.debugging.Assert(tf.reduce_all(valid), [message, tf.boolean_mask(values, ~valid)])
+    wrong = tf.gather_nd(values, tf.where(~valid))
+    # `tf.debugging.Assert` would trace a condition around it, to spare a copy from a GPU.
+    data = [message, wrong]
+    return tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=data, summarize=3)
 
 
 def after(checks: Iterable[tf.Operation], inputs: Tensors) -> Tensors:

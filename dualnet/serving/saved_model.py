@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import keras
 import tensorflow as tf
+from keras import ops
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
+from dualnet._contexts import progress_bar
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import vocabularies_of
@@ -32,11 +34,12 @@ def write_saved_model(
     """Write `model` with the endpoints `names`, the first as default, into an empty folder.
 
     `max_tokens` is the bound of `generate_text` and `translate`; `memories` are those of a model
-    that learns. The tokenisers go into `assets.extra`, which TensorFlow leaves to its users.
+    that learns. The tokenisers go into `assets.extra`, which TensorFlow leaves to its users, and
+    with them a request of each endpoint, which TensorFlow Serving runs when it loads the model.
     """
-    archive = keras.export.ExportArchive()
+    module = tf.Module()
+    tracked: list[object] = []
     reader = memories.reader if memories else ServedReader(model, model.graph)
-    archive.track(reader.graph.core)
     tokenizer = in_graph(model.vocabulary) if "score_text" in names else None
     built = {"step": _step(reader)}
     if isinstance(model, TranslationModel):
@@ -44,7 +47,7 @@ def write_saved_model(
     else:
         built |= {"score": _score(reader), **_predict_next(reader, tokenizer)}
     if tokenizer is not None:
-        archive.track(tokenizer)
+        tracked.append(tokenizer)
         unknown_ids = model.vocabulary.unknown_ids
         built["score_text"] = _score_text(reader, tokenizer)
         built["generate_text"] = generate_text(reader, tokenizer, unknown_ids, max_tokens)
@@ -55,21 +58,44 @@ def write_saved_model(
             built["learn_text"] = memories.learn_text(tokenizer)
     if tokenizer is not None:
         parts = model, reader, tokenizer, memories
-        built["complete_text"] = complete_text(*parts, archive.track)
-    for name in names:
-        function, specs = requests.served(built[name])
-        archive.add_endpoint(name, function, [specs])
+        built["complete_text"] = complete_text(*parts, tracked.append)
+    signatures = {}
+    with progress_bar(show=True) as bar:
+        task = bar.add_task("", total=len(names), figures="")
+        for i, name in enumerate(names):
+            bar.update(task, description=f"endpoint {name}", completed=i)
+            function, specs = requests.served(built[name])
+            # Traced here: TensorFlow would trace it anew while it saves.
+            traced = tf.function(function, input_signature=[specs], autograph=False)
+            signatures[name] = traced.get_concrete_function()
+            tracked += signatures[name].variables
+    module.tracked = tracked
+    signatures["serving_default"] = signatures[names[0]]
     # TensorFlow would trace the gradients of a model that learns again, and not find their loops.
-    options = tf.saved_model.SaveOptions(experimental_custom_gradients=memories is None)
-    archive.write_out(folder, options=options, verbose=False)
-    _write_assets(model, Path(folder, "assets.extra"))
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, folder, signatures, options)
+    _remove_gradients(Path(folder, "saved_model.pb"))
+    extra = Path(folder, "assets.extra")
+    _write_assets(model, extra)
+    with tf.io.TFRecordWriter(str(extra / "tf_serving_warmup_requests")) as writer:
+        for name in names:
+            writer.write(requests.warm_up(name, built[name][1]))
 
 
 def _write_assets(model: LanguageModel, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
     for name, tokenizer in vocabularies_of(model).items():
-        folder.mkdir(exist_ok=True)
         tokenizer.save(folder / name)
     copy_licences(folder, model.run)
+
+
+def _remove_gradients(file: Path) -> None:
+    """Remove the names of gradients that were not saved: TensorFlow warns when it reads them."""
+    saved = SavedModel.FromString(file.read_bytes())
+    for function in saved.meta_graphs[0].graph_def.library.function:
+        for node in function.node_def:
+            node.attr.pop("_gradient_op_type", None)
+    file.write_bytes(saved.SerializeToString(deterministic=True))
 
 
 def _score(reader: ServedReader) -> Endpoint:
@@ -104,7 +130,7 @@ def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> dict[st
     def predict(ids: Tensor, lengths: Tensor, k: Tensor, before: list[Tensor]) -> Tensors:
         logits, states = reader.last(ids, lengths, before)
         # As many columns as the largest k; what stands beyond the k of a row is padding.
-        width = keras.ops.max(k, initial=1)
+        width = ops.max(k, initial=1)
         probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
         within = tf.range(width) < k[:, None]
         probabilities = tf.where(within, probabilities, 0.0)

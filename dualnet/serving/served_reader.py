@@ -1,5 +1,6 @@
 """Runs a model inside a TensorFlow graph: on ids of any length, in chunks of time."""
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from dualnet.serving.graph_tokenizer import GraphTokenizer
 from dualnet.serving.requests import Input
 
 TextReader = GraphTokenizer | GraphBPE
+Rows = contextlib.AbstractContextManager[object]
 Carry = TypeVar("Carry")
 
 # Limits of one chunk: 128 MiB of logits, and no more tokens than make it any faster.
@@ -41,6 +43,8 @@ class ServedReader:
         names = [*self.constants, *(f"state_{i}" for i in range(1, len(self.sizes) + 1))]
         shapes = [state.shape[1:] for state in self.graph.states]
         self.inputs = {name: requests.finite(*shape) for name, shape in zip(names, shapes)}
+        # Whether a request has a memory, and the context in which each row is read with its own.
+        self.differing: tuple[Tensor, Rows] | None = None
         if "mask" in self.inputs:
             self.inputs["mask"] = Input(tf.bool, (None,))
 
@@ -67,9 +71,19 @@ class ServedReader:
 
         In a translator, the ids are those of a target, and the constants stand before the states.
         """
-        with without_gradients():
-            logits, states = self.graph.logits(ids, states)
-        return logits, [tf.cast(state, tf.float32) for state in states]
+
+        def read(rows: Rows) -> tuple[Tensor, list[Tensor]]:
+            with rows, without_gradients():
+                logits, after = self.graph.logits(ids, states)
+            return logits, [tf.cast(state, tf.float32) for state in after]
+
+        if self.differing is None:
+            return read(contextlib.nullcontext())
+        has_memory, rows = self.differing
+        # One product for all rows is several times faster than one for each.
+        plain = contextlib.nullcontext()
+        logits, after = tf.cond(has_memory, lambda: read(rows), lambda: read(plain))
+        return logits, after
 
     def log_probabilities(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return log p of each target given the ids up to its position, from the zero state.

@@ -107,6 +107,7 @@ def lower_case() -> dict[str, str]:
     return {c: changed for c, changed in zip(letters, lower) if c != changed}
 
 
+@functools.cache
 def characters() -> str:
     """Return every character that UTF-8 can encode."""
-    return "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF)
+    return "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
