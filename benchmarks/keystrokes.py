@@ -14,13 +14,18 @@ from pathlib import Path
 import dualnet
 
 
+def documents(folder: Path, genre: str) -> list[str]:
+    """Return the documents of a genre."""
+    every = re.split(r"\n\s*\n", (folder / "valid.txt").read_text("utf-8").strip("\n"))
+    genres = (folder / "valid.genres").read_text("utf-8").split()
+    return [document for document, own in zip(every, genres, strict=True) if own == genre]
+
+
 def sentences(folder: Path, genre: str, count: int) -> list[str]:
     """Return the first `count` sentences of the documents of a genre."""
-    documents = re.split(r"\n\s*\n", (folder / "valid.txt").read_text("utf-8").strip("\n"))
-    genres = (folder / "valid.genres").read_text("utf-8").split()
     found: list[str] = []
-    for document, own in zip(documents, genres, strict=True):
-        lines = document.split("\n") if own == genre else []
+    for document in documents(folder, genre):
+        lines = document.split("\n")
         parts = [part for line in lines for part in re.split(r"(?<=[.!?]) +", line)]
         suitable = [part for part in parts if 40 <= len(part) <= 200]
         found += suitable[: None if genre == "novel" else 10]

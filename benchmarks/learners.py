@@ -1,16 +1,18 @@
 """What do few weights keep of the gain of dynamic evaluation, and how fast do learners read?
 
-Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--tokens 16000]
-       [--adapt WEIGHTS ...] [--rule sgd] [--rate 0.3] [--rows 1 8 64] [--repeats 5]
-       [--dtype-policy mixed_bfloat16] [--output FILE] [--quick]
+Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--genre GENRE]
+       [--tokens 16000] [--adapt WEIGHTS ...] [--cache 0 ...] [--clipnorm 0] [--rule sgd]
+       [--rate 0.3] [--rows 1 8 64] [--repeats 5] [--dtype-policy mixed_bfloat16] [--output FILE]
+       [--quick]
 
 The validation text of the corpus (by default python-reference) is read with fixed weights, with a
 neural cache of 500 words, its weight and scale the best of a few, and with learners of each choice
 of weights by `rule`, a step every 20 tokens, at learning rates a factor of about 3 apart, from
 `rate` up, or down if that is worse, until one is worse: printed are the best perplexity, its rate,
 and the share of the gain in nats of all weights with the rule "sgd".
-A choice is one of `adapt`, several of them joined by "+". Then the bytes of a learner, and the
-tokens per second of so many learners side by side, each with a text of its own, beside today's
+A choice is one of `adapt`, several of them joined by "+", and one of `cache`, tokens in a cache of
+n-grams. With `genre`, the corpus is a folder as for keystrokes.py. Then the bytes of a learner, and
+the tokens per second of so many learners side by side, each with a text of its own, beside today's
 loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up, with their
 interquartile range, all choices in turn; with `--repeats 0` no speeds. With `--quick` sizes say
 nothing.
@@ -24,6 +26,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from keystrokes import documents
 from options import options_of
 from peers.report import commit, processor, threads
 
@@ -41,17 +44,23 @@ WEIGHTS, SCALES = (0.1, 0.2), (0.1, 0.3, 1.0, 2.0)  # of a neural cache
 
 def main() -> None:
     options = options_of(
-        __doc__, run="dual_lstm.wikitext-2", corpus=str, tokens=16000, adapt=CHOICES, rule="sgd",
-        rate=0.3, rows=[1, 8, 64], repeats=5, dtype_policy="float32", output=Path, quick=False,
+        __doc__, run="dual_lstm.wikitext-2", corpus=str, genre=str, tokens=16000, adapt=CHOICES,
+        cache=[0], clipnorm=0.0, rule="sgd", rate=0.3, rows=[1, 8, 64], repeats=5,
+        dtype_policy="float32", output=Path, quick=False,
     )  # fmt: skip
     keras.config.set_dtype_policy(options.dtype_policy)
     model = dualnet.load(options.run)
     corpus = options.corpus or "python-reference"
-    tokens = dualnet.corpora.load(corpus, vocabulary=model.vocabulary).valid
+    if options.genre:
+        text = "\n\n".join([*documents(Path(corpus), options.genre), ""])
+        tokens, corpus = model.vocabulary.encode(text), options.genre
+    else:
+        tokens = dualnet.corpora.load(corpus, vocabulary=model.vocabulary).valid
     count = 200 if options.quick else options.tokens
     tokens = tokens[: count + 1]
     rows = [1, 2] if options.quick else [int(number) for number in options.rows]
-    choices = [choice.split("+") for choice in options.adapt]
+    sizes = [int(size) for size in options.cache]
+    choices = [(choice.split("+"), size) for choice in options.adapt for size in sizes]
 
     lines: list[str] = []
 
@@ -60,8 +69,10 @@ def main() -> None:
         lines.append(line)
 
     def learner(choice, rate):
+        adapt, size = choice
         settings = {"rule": options.rule, "learning_rate": rate, "sequence_length": LENGTH}
-        return Learner(model, choice, **settings)
+        clipnorm = options.clipnorm or None
+        return Learner(model, adapt, cache=size, clipnorm=clipnorm, **settings)
 
     def best(read, rate):
         if options.quick:
@@ -89,7 +100,7 @@ def main() -> None:
     for choice in choices:
         rate, found = best(lambda rate: learner(choice, rate).read(tokens), options.rate)  # noqa: B023
         one = learner(choice, rate)
-        say(f"{'+'.join(choice):28} {len(one._state.memory):10,} {one.size:10,} {rate:6g} "
+        say(f"{name_of(choice):28} {len(one._state.memory):10,} {one.size:10,} {rate:6g} "
             f"{found:10.2f} {share(found, fixed, learnt):6.0%}")  # fmt: skip
     if options.repeats:
         say(f"\ntokens/s, median (iqr) of {options.repeats}, for so many learners:")
@@ -98,6 +109,11 @@ def main() -> None:
         ))  # fmt: skip
     if options.output:
         options.output.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def name_of(choice) -> str:
+    adapt, size = choice
+    return "+".join(adapt) + (f", cache {size:,}" if size else "")
 
 
 def dynamic(model, tokens, rate):
@@ -126,7 +142,7 @@ def speeds(model, learner, choices, rows, tokens, repeats):
             several = [learner(choice, 0.1) for _ in range(number)]
             length = LENGTH * max(1, steps // number)
             texts = [np.roll(tokens, 7 * i)[:length] for i in range(number)]
-            turns["+".join(choice), number] = several, texts
+            turns[name_of(choice), number] = several, texts
     seconds = {key: [] for key in [*turns, ("dynamic_evaluation, all", 1)]}
     for _ in range(repeats + 1):  # the first warms up
         for key, (several, texts) in turns.items():

@@ -89,8 +89,8 @@ class _Kind:
         self.lock = threading.Lock()
         self.twin: LanguageModel | None = None  # made when it is to write
 
-    def taught(self, model: LanguageModel, state: _State) -> LanguageModel:
-        """Return a copy of `model` that has learnt what `state` has, valid until the next call."""
+    def taught(self, model: LanguageModel, memory: np.ndarray) -> LanguageModel:
+        """Return a copy of `model` that has learnt `memory`, valid until the next call."""
         if self.twin is None:
             twin = type(model).from_config(model.get_config())
             which = adapted(twin, self.items or None, cache=self.cache)
@@ -102,13 +102,8 @@ class _Kind:
         ends = np.cumsum(self.lesson.sizes)[:-1]
         learnt = self.lesson.which.weights.items()
         copy_weights(model, self.twin)
-        for (name, weight), part in zip(learnt, np.split(state.memory, ends)):
+        for (name, weight), part in zip(learnt, np.split(memory, ends)):
             own[name].assign(keras.ops.convert_to_numpy(weight) + part.reshape(weight.shape))
-        if self.cache:
-            # Texts begin after `<eos>`.
-            eos_id = None if model.vocabulary is None else model.vocabulary.eos_id
-            last = [id for id in (state.last,) if id not in (None, eos_id)]
-            self.twin.graph.remember(np.array(last, int), state.states[-1])
         return self.twin
 
 
@@ -293,7 +288,14 @@ class Learner:
         True
         """
         with self._kind.lock:
-            yield self._kind.taught(self.model, self._state)
+            state = self._state
+            model = self._kind.taught(self.model, state.memory)
+            if self.cache:
+                # Texts begin after `<eos>`.
+                eos_id = model.vocabulary and model.vocabulary.eos_id
+                last = [id for id in (state.last,) if id not in (None, eos_id)]
+                model.graph.remember(state.states[-1], np.array(last, int))
+            yield model
 
     def generate(self, prompt: str | ManyTexts, **settings: Any) -> Any:
         """Return `dualnet.generate` of the model that has learnt; it starts at the prompt."""
@@ -346,8 +348,7 @@ class Learner:
                 raise ArgumentError("model", f"{required} Received: {model.name!r} with {mark}.")
             learner = cls.__new__(cls)
             settings = LearnerRule.of({"rule": about["rule"], **about["settings"]}).of_rule()
-            cache = check_count("cache", about.get("cache", 0), least=0)
-            learner._begin(model, about["adapt"], about["rule"], settings, cache)
+            learner._begin(model, about["adapt"], about["rule"], settings, about.get("cache", 0))
             start, last = learner._state, about["last"]
             if last is not None:
                 check_tokens([last], model.vocabulary_size, least=1, name="last")
@@ -361,7 +362,7 @@ class Learner:
                 raise ArgumentError("path", required, arrays=found)
             memory, *rest = (arrays[name] for name in expected)
             moments, states = rest[: len(start.moments)], rest[len(start.moments) :]
-            if cache:
+            if learner.cache:
                 check_tokens(states[-1], model.vocabulary_size + 1, least=1, name="cache")
             tokens, skipped = (
                 check_count(name, about[name], least=0) for name in ("tokens", "skipped")

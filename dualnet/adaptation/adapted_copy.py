@@ -134,7 +134,8 @@ class Adaptation:
         logs = self.copy.train_on_batch(segment, return_dict=True)
         if alone and self.copy.cache:
             # The next text begins after `<eos>`, as this one did.
-            graph.remember(ids[:-1] if ids[-1] == ids[0] else ids)
+            read = ids[:-1] if ids[-1] == ids[0] else ids
+            graph.remember(graph.begin(1)[-1][0], read)
         if not math.isfinite(float(logs["loss"])):
             raise not_finite("losses", self.rule, self.settings)
         return ops.convert_to_numpy(logs["losses"])[0, :count]

@@ -103,9 +103,8 @@ class Graph:
             states[-1] += self.remembered
         return states
 
-    def remember(self, ids: np.ndarray, before: np.ndarray | None = None) -> None:
-        """Let a text begin with `ids` in its cache of n-grams, after those it has `before`."""
-        before = self.begin(1)[-1][0] if before is None else before
+    def remember(self, before: np.ndarray, ids: np.ndarray) -> None:
+        """Let a text begin with `ids` in its cache of n-grams, after the state `before`."""
         self.remembered = np.append(before, ids + 1)[len(ids) :].astype(np.float32)
 
     def logits(
