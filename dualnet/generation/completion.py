@@ -31,6 +31,12 @@ class Completion(NamedTuple):
     Attributes:
         word: The whole word, which begins with what is typed of it.
         probability: That of the word, given the text and what is typed of the word.
+
+    Example:
+
+    >>> from dualnet.generation import Completion
+    >>> Completion("the", 0.5).word
+    'the'
     """
 
     word: str
