@@ -94,7 +94,7 @@ def killed_while_they_save(path):
             while True:
                 for one in both:
                     one.save(path)
-        time.sleep(rng.uniform(0, 0.02))
+        time.sleep(rng.uniform(0, 0.1))
         os.kill(saver, signal.SIGKILL)
         os.waitpid(saver, 0)
         within += any(path.parent.glob(".*.unfinished-*"))
