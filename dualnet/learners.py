@@ -161,7 +161,7 @@ class Learner:
     >>> learner = dualnet.Learner(model, learning_rate=0.3)
     >>> first, again = (learner.read(np.arange(8)).perplexity for _ in range(2))
     >>> again < first, learner.tokens, learner.size
-    (True, 15, 176)
+    (True, 15, 4544)
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class Learner:
         >>> import numpy as np
         >>> import dualnet
         >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=9, units=4)
-        >>> learner = dualnet.Learner(model, learning_rate=0.3)
+        >>> learner = dualnet.Learner(model, "connection", learning_rate=0.3)
         >>> with learner.taught() as taught:
         ...     dualnet.perplexity(taught, np.arange(8)) == dualnet.perplexity(model, np.arange(8))
         True

@@ -404,7 +404,8 @@ def test_a_learner_belongs_to_the_model_as_it_was_at_the_first_text(change, ids,
         ("checksum", 3), ("model", None), ("adapt", 3), ("rule", None), ("settings", [1]),
         ("tokens", -1), ("last", "a"), ("format", 9), ("memory", np.zeros(30, "float32")),
         ("state_0", np.zeros(3)), ("state_1", np.full(3, np.nan, "float32")),
-        ("state_9", np.zeros(3, "float32")),
+        ("state_9", np.zeros(3, "float32")), ("cache", -1), ("cache", 1.5), ("cache", "a"),
+        ("cache", 9), ("cache", 10**12),
     ],
 )  # fmt: skip
 def test_a_file_with_one_wrong_value_is_refused(name, value, model, tmp_path):
