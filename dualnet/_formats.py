@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# Without an argument it returns the bytes of a file, or it writes into a folder, which is empty.
+# Of the name of a file, it returns the bytes of each file by what follows that name, or it writes
+# into a folder, which is empty.
 Writer = Callable[..., Any]
 
 

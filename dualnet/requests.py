@@ -588,9 +588,9 @@ class Exporting(Settings):
     `quantize` or `dtype`, by default the validation text of the RUN, where it is at hand."""
 
     learn: str | Sequence[str] | None = field(None, check_weights, nargs="+", metavar="WEIGHTS")
-    """str or list of str. Which weights requests to a SavedModel teach, for each row of a batch:
-    "connection", "matrix:16", "output_bias" or several, as `adapt` of `dualnet.Learner`. The rule
-    is "sgd"."""
+    """str or list of str. Which weights requests to a SavedModel, or to a file for "onnx" or
+    "litert", teach, for each row of a batch: "connection", "matrix:16", "output_bias" or several,
+    as `adapt` of `dualnet.Learner`. The rule is "sgd"."""
 
     learning_rate: float | None = positive(None)
     """float above 0. The default of a request; by default that of a shipped model's own figures, or
@@ -603,10 +603,10 @@ class Exporting(Settings):
     """float above 0. The default norm that each weight's gradient is clipped to."""
 
     sequence_length: int | None = count(None)
-    """int. Tokens per step of `learn_text`."""
+    """int. Tokens per step of `learn_text`, and of `learn` for "litert"."""
 
     needs = {"learn": ["learning_rate", "decay", "clipnorm", "sequence_length"]}
-    excludes = {"quantize": ["dtype"]}
+    excludes = {"quantize": ["dtype", "learn"]}  # gradients are too fine for bytes
 
     def check(self) -> None:
         if (self.tokens is None) == (self.format == "sherpa-onnx"):

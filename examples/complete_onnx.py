@@ -38,14 +38,21 @@ class Completer:
         self.eos, tokens = ids["<eos>"], {piece.decode(errors="ignore") for piece in self.pieces}
         self.known = {token[1:] for token in tokens if token[:1] == " "}
         self.known |= {form for word in words for form in (word, word[:1].upper() + word[1:])}
+        self.outputs = [output.name for output in self.session.get_outputs()]
         shapes = {i.name: i.shape[1] for i in self.session.get_inputs()[1:]}
         self.zeros = {name: np.zeros((1, size), np.float32) for name, size in shapes.items()}
 
+    def run(self, ids, states):
+        """Read a token of each row; return all that the file answers, and the new states."""
+        answer = self.session.run(None, {"ids": np.array(ids, np.int32)[:, None], **states})
+        answer = dict(zip(self.outputs, answer))
+        return answer, {name: answer.get(f"new_{name}", states[name]) for name in states}
+
     def step(self, ids, states):
         """Read a token of each row; return log p of the next ones, and the new states."""
-        logits, *new = self.session.run(None, {"ids": np.array(ids, np.int32)[:, None], **states})
-        logits = logits[:, 0] - logits[:, 0].max(-1, keepdims=True)
-        return logits - np.log(np.exp(logits).sum(-1, keepdims=True)), dict(zip(states, new))
+        answer, states = self.run(ids, states)
+        logits = answer["logits"][:, 0] - answer["logits"][:, 0].max(-1, keepdims=True)
+        return logits - np.log(np.exp(logits).sum(-1, keepdims=True)), states
 
     def allowed(self, left, is_first, may_space):
         """Return which tokens may come, and which begin with all that is `left` to spell."""
@@ -57,7 +64,7 @@ class Completer:
         letters = self.is_word & (~spaced | bool(left) | may_space)
         return np.where(begins, letters, inside), begins
 
-    def __call__(self, text):
+    def __call__(self, text, **memory):
         """Return the likeliest words at the end of `text`, and their probabilities."""
         begun = next((i for i in range(len(text)) if all(map(in_word, text[i:]))), len(text))
         word = text[begun:].lstrip(APOSTROPHES)
@@ -66,7 +73,7 @@ class Completer:
         may_space = not spelt and last not in ("", *" \t\r\n")
         if last == " ":
             before, spelt = before[:-1], b" " + spelt
-        states = self.zeros
+        states = {**self.zeros, **memory}
         for token in [self.eos, *self.tokenizer.encode(before, add_special_tokens=False).ids]:
             log_p, states = self.step([token], states)
 

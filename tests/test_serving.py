@@ -627,7 +627,7 @@ def test_a_killed_export_leaves_no_model_beside_the_tokeniser_of_another(
     model.vocabulary = Vocabulary([f"w{i}" for i in range(len(tokenizer))])
 
     def export(name):
-        monkeypatch.setattr(one_step, "litert_bytes", lambda model, request: name.encode())
+        monkeypatch.setattr(one_step, "litert_files", lambda *_: {"": name.encode()})
         dualnet.export(model, tmp_path / "model.tflite")
         return {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -939,7 +939,7 @@ def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, mon
 def test_the_tokenizer_of_a_model_is_exported_with_it(served, tmp_path, monkeypatch):
     words = served.path / "assets.extra" / "vocabulary.txt"
     assert words.read_text() == "".join(f"{word}\n" for word in WORDS)
-    monkeypatch.setattr(one_step, "litert_bytes", lambda model, request: b"a model")
+    monkeypatch.setattr(one_step, "litert_files", lambda *_: {"": b"a model"})
     path, model = tmp_path / "model.tflite", a_model(name="lstm")
     characters = train_tokenizer(["abcdefg"], "characters")  # as many units as `WORDS`
     for tokenizer in (model.vocabulary, characters, model.vocabulary, None):

@@ -299,7 +299,7 @@ def test_other_models_and_weights_learn_as_learners_do(name, arguments, learn):
     [
         (a_model, "m", {"learn": "recurrence"}, "`learn` must name weights that learn for each"),
         (lambda: a_model(cache_size=3), "m", {"learn": "connection"}, "without a cache"),
-        (a_model, "m.onnx", {"learn": "connection"}, "`learn` must be None for format='onnx'"),
+        (a_model, "m.onnx", {"learn": "recurrent_matrix"}, "must name weights above the recurrenc"),
         (a_model, "m", {"decay": 0.1}, "`decay` needs `learn`"),
     ],
 )

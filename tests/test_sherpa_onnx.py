@@ -176,7 +176,7 @@ def test_the_command_exports_and_says_what_is_not_shared(tokens, tmp_path, cli, 
     command = f"export {run} {tmp_path}/lm.onnx --format sherpa-onnx --tokens {tokens}"
     shown = cli(command)
     assert "A single step of the model in " in shown and "unknown to the model: 1 (▁ZEBRA)" in shown
-    monkeypatch.setattr(sherpa, "sherpa_bytes", lambda model, found: b"a model")
+    monkeypatch.setattr(sherpa, "sherpa_files", lambda model, found, name: {"": b"a model"})
     result = cli.json(command)
     assert (result["format"], result["unknown_tokens"]) == ("sherpa-onnx", ["▁ZEBRA"])
     assert (result["endpoints"], result["unused_units"]) == (["step"], ["▁A"])

@@ -20,7 +20,7 @@ def _for_sherpa(model: LanguageModel, request: Exporting) -> Writer:
     from dualnet.extras import sherpa
 
     assert request.tokens is not None  # of this format
-    return functools.partial(sherpa.sherpa_bytes, model, sherpa.check_sherpa(model, request.tokens))
+    return functools.partial(sherpa.sherpa_files, model, sherpa.check_sherpa(model, request.tokens))
 
 
 def _for_transformers(model: LanguageModel, request: Exporting) -> Writer:

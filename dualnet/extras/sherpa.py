@@ -136,7 +136,7 @@ def check_sherpa(model: LanguageModel, tokens: StrPath) -> TokenMap:
     return token_map(tokens, model.vocabulary)
 
 
-def sherpa_bytes(model: LanguageModel, mapping: TokenMap) -> bytes:
+def sherpa_files(model: LanguageModel, mapping: TokenMap, _: str) -> dict[str, bytes]:
     """Return one step of `model` as an ONNX file for sherpa-onnx, see `export`."""
     import tensorflow as tf
 
@@ -165,7 +165,8 @@ def sherpa_bytes(model: LanguageModel, mapping: TokenMap) -> bytes:
     # sherpa-onnx knows inputs and outputs by their order.
     outputs = "score", "new_h", "new_c"
     variables = model.core.variables
-    return one_step.to_onnx(step, specs, variables, outputs=outputs, metadata=metadata)
+    data = one_step.to_onnx(step, specs, variables, outputs=outputs, metadata=metadata)
+    return {"": data}
 
 
 def _layers(model: LanguageModel) -> tuple[int, int]:

@@ -56,7 +56,7 @@ def _of_all_words(latents, log_priors, kernel, bias):
     def log_p(latents, log_priors, kernel, bias=None):
         s = logits(ops.reshape(latents, (-1, units)), kernel, bias)
         log_q = ops.log_softmax(ops.reshape(s, (-1, experts, words)))
-        return [ops.logsumexp(log_q + log_priors[..., None], axis=1)]
+        return [ops.logsumexp(log_q + ops.expand_dims(log_priors, -1), axis=1)]
 
     if _in_one_piece.get():
         return log_p(*arguments)[0]

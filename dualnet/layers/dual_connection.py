@@ -58,9 +58,13 @@ class DualConnection(ConfiguredLayer):
         self.bias = self.add_zeros("bias", self.units, role=Role.BIAS)
 
     def call(self, inputs):
+        return ops.relu(self.sums(inputs))  # (batch, time, units)
+
+    def sums(self, inputs):
+        """Return `e W + h U + b`."""
         embedded, hidden = inputs
         # Values: Keras goes by the shape of a variable, where a learner has one for each row.
         d = ops.matmul(hidden, self.hidden_kernel.value) + self.bias
         if self.use_input:
             d = d + ops.matmul(embedded, self.kernel.value)
-        return ops.relu(d)  # (batch, time, units)
+        return d

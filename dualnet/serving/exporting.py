@@ -22,7 +22,7 @@ from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.builders.model import check_exports
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.requests import SUFFIXES, Exporting, ExportingArguments, format_of
-from dualnet.runs.shipped import LICENCES, copy_licences
+from dualnet.runs.shipped import LICENCES, licences_of
 from dualnet.text import EOS, UNK, SentencePieceTokenizer, Vocabulary
 from dualnet.text.byte_level import why_no_parts
 from dualnet.text.files import lines
@@ -30,12 +30,13 @@ from dualnet.text.loading import TOKENIZER_FILES
 
 # The formats that some settings are for.
 ONLY_FOR = {
-    "learn": ("saved_model",),
+    "learn": ("saved_model", "onnx", "litert"),
     "quantize": ("onnx", "litert"),
     "dtype": ("litert",),
     "check_file": ("onnx", "litert"),
 }
 CHECK = "check.json"  # beside a file, what was measured of it
+BESIDE = (*TOKENIZER_FILES, LICENCES, CHECK, "learn.onnx", "weights")
 MOST_CHECKED = 10_000  # tokens
 
 
@@ -66,7 +67,7 @@ def endpoints(
         has_end = getattr(model.vocabulary, "eos_id", None) is not None
         return ["encode", "step", *["translate"] * has_end]
     if format != "saved_model":
-        return ["step"] if SUFFIXES[format] else []
+        return ["step", *["learn"] * (learn is not None)] if SUFFIXES[format] else []
     text = ["score_text", "generate_text", "predict_next_text", "complete_text"]
     text = [] if why_no_text(model) else text
     learning = ["learn", *["learn_text"] * bool(text)] if learn is not None else []
@@ -180,8 +181,8 @@ def _writer(model: LanguageModel, format: str, request: Exporting) -> Writer:
         raise ArgumentError("format", f"{required} {received}", way_out)
     from dualnet.serving import one_step
 
-    step = one_step.onnx_bytes if format == "onnx" else one_step.litert_bytes
-    return functools.partial(step, model, request)
+    files = one_step.onnx_files if format == "onnx" else one_step.litert_files
+    return functools.partial(files, model, request)
 
 
 def _export_folder(model: LanguageModel, directory: Path, format: str, request: Exporting) -> None:
@@ -216,31 +217,32 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
     if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
         required = f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}."
         raise ArgumentError("path", required, path=str(path))
-    data_of = _writer(model, format, request)
+    files_of = _writer(model, format, request)
     with _explained("path", path):  # before the slow work
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
     ids = _ids_to_check(model, request) if format not in ADDED else None
     with _explained("TMPDIR", Path(tempfile.gettempdir())):  # where converters write
-        data = data_of()
+        files = files_of(path.name)
     with _explained("path", path), workplace_beside(path) as unfinished:
         if model.vocabulary is not None and format not in ADDED:
-            model.vocabulary.save(unfinished / model.vocabulary.file_name)
-        copy_licences(unfinished, model.run)
-        (unfinished / path.name).write_bytes(data)
-        flush(unfinished / path.name)
+            model.vocabulary.save(unfinished / f"{path.name}.{model.vocabulary.file_name}")
+        for name, text in licences_of(model.run).items():
+            (unfinished / f"{path.name}.{name}").write_text(text, "utf-8")
+        for suffix, data in files.items():
+            (unfinished / f"{path.name}{suffix}").write_bytes(data)
+            flush(unfinished / f"{path.name}{suffix}")
         if ids is not None:
             from dualnet.serving import one_step
 
             figures = one_step.figures(model, unfinished / path.name, ids)
-            (unfinished / CHECK).write_text(json.dumps(figures))
+            (unfinished / f"{path.name}.{CHECK}").write_text(json.dumps(figures))
         # Killed from here on, it leaves no model, rather than one beside another's tokeniser.
         path.unlink(missing_ok=True)
-        for name in (*TOKENIZER_FILES, LICENCES, CHECK):
-            beside = path.with_name(f"{path.name}.{name}")
+        for beside in (path.with_name(f"{path.name}.{name}") for name in BESIDE):
             beside.unlink(missing_ok=True)
-            if (unfinished / name).exists():
-                os.replace(unfinished / name, beside)
+            if (unfinished / beside.name).exists():
+                os.replace(unfinished / beside.name, beside)
         os.replace(unfinished / path.name, path)
 
 

@@ -25,7 +25,41 @@ Taught = tuple[Learnt, Tensor]  # and how many steps of each row were skipped
 REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
 
 
-class Memories:
+class Learning:
+    """What requests teach a model, for each row of a batch, and by which settings.
+
+    Attributes:
+        lesson: `Lesson`, whose rule is "sgd".
+        settings: dict, the defaults of requests.
+    """
+
+    def __init__(self, model: LanguageModel, request: Exporting) -> None:
+        if isinstance(model, TranslationModel):
+            required = "must be None for a translator, whose export does not learn."
+            raise ArgumentError("learn", required, " dualnet.Learner does.", learn=request.learn)
+        self.lesson = Lesson(model, adapted(model, request.learn, name="learn"), "sgd")
+        if not (self.lesson.by_row and self.lesson.masked):
+            names = ", ".join(map(repr, ["connection", *ADDED]))
+            required = f"must name weights that learn for each row of a batch: {names}, 'matrix:8'"
+            others = "with a rank, or several, in a model without a cache or a core of your own."
+            raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
+        settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
+        learner_rule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
+        if learner_rule.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
+            learner_rule = LearnerRule.of(settings)
+        self.settings = dataclasses.replace(learner_rule, rule="sgd").of_rule()
+
+    def settings_of(self, inputs: Tensors) -> Tensor:
+        """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
+        zeros = tf.zeros_like(inputs[REQUESTED[0]])
+        columns = {name: zeros + value for name, value in SETTINGS.items()}
+        for name in REQUESTED:
+            default = self.settings.get(name, 0.0)
+            columns[name] = tf.where(inputs[name] < 0, default, inputs[name])
+        return tf.stack([*columns.values()], axis=1)
+
+
+class Memories(Learning):
     """The memories that requests carry, and the steps that they learn by, as `dualnet.Learner`'s.
 
     A memory is a row: the differences of the weights that learn, and last the mark of the model
@@ -37,21 +71,9 @@ class Memories:
     """
 
     def __init__(self, model: LanguageModel, request: Exporting) -> None:
-        if isinstance(model, TranslationModel):
-            required = "must be None for a translator, whose export does not learn."
-            raise ArgumentError("learn", required, " dualnet.Learner does.", learn=request.learn)
-        which = adapted(model, request.learn, name="learn")
-        self.reader, self.lesson = ServedReader(model, which.graph), Lesson(model, which, "sgd")
-        if not (self.lesson.by_row and self.lesson.masked):
-            names = ", ".join(map(repr, ["connection", *ADDED]))
-            required = f"must name weights that learn for each row of a batch: {names}, 'matrix:8'"
-            others = "with a rank, or several, in a model without a cache or a core of your own."
-            raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
-        settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
-        learner_rule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
-        if learner_rule.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
-            learner_rule = LearnerRule.of(settings)
-        self.settings = dataclasses.replace(learner_rule, rule="sgd").of_rule()
+        super().__init__(model, request)
+        which = self.lesson.which
+        self.reader = ServedReader(model, which.graph)
         self.size = self.lesson.size + 1
         names = " ".join([checksum_of(model), *which.weights])
         # At most 2^24: exact in float32.
@@ -170,7 +192,7 @@ class Memories:
         segment = {
             "tokens": tf.where(read, ids[:, :-1], PADDING_ID), "targets": ids[:, 1:],
             "weights": tf.cast(read, tf.float32), "states": states, "memory": memory,
-            "moments": [], "settings": self._settings(inputs),
+            "moments": [], "settings": self.settings_of(inputs),
         }  # fmt: skip
         answer = self.lesson.learn(self.lesson.graph, segment)
         learns = tf.reduce_any(read, axis=1)  # else not even a decay
@@ -178,15 +200,6 @@ class Memories:
         states = [tf.cast(state, tf.float32) for state in answer["states"]]
         log_p = tf.where(read, -answer["losses"], 0.0)
         return log_p, (states, memory), answer["applied"] | ~learns
-
-    def _settings(self, inputs: Tensors) -> Tensor:
-        """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
-        zeros = tf.zeros_like(inputs[REQUESTED[0]])
-        columns = {name: zeros + value for name, value in SETTINGS.items()}
-        for name in REQUESTED:
-            default = self.settings.get(name, 0.0)
-            columns[name] = tf.where(inputs[name] < 0, default, inputs[name])
-        return tf.stack([*columns.values()], axis=1)
 
     def _answer(self, learnt: Learnt, answer: Tensors) -> Tensors:
         """Return `answer` with the memories and the states after what was read."""
