@@ -70,7 +70,15 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
         recipe = {**published.recipe, "batching": card.recipe.get("batching", "streams")}
         # A card instead of overrides, some of which share their name with an argument of a cell.
         card = dataclasses.replace(card, config={**card.config, **gate}, recipe=recipe, seed=None)
-    return train(card, corpus, output=output, weights=run, **settings)
+    try:
+        return train(card, corpus, output=output, weights=run, **settings)
+    except ArgumentError as error:
+        if error.argument != "weights":
+            raise
+        required = f"must leave the model below the gate, {os.fspath(run)!r}, as it is."
+        way_out = " Leave out all but those of the gate and of the training."
+        received = {key: value for key, value in settings.items() if key != "progress"}
+        raise ArgumentError("settings", required, way_out, **received) from None
 
 
 def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:

@@ -132,8 +132,6 @@ def load_start(
     try:
         result = transfer(source, model, match="words" if source.vocabulary else "ids")
     except ValueError as error:
-        if is_gated(card.config):
-            raise _other_below(weights, "settings that change all its sizes") from None
         message = f"must be of a model like this one. Received: {weights!r}. {error}"
         raise ArgumentError("weights", message) from None
     for name, before, shape in result.other_shape if goes_on else ():
@@ -143,11 +141,8 @@ def load_start(
     unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
     lacking = [name for name in unmatched if not name.startswith("gate")]
     if is_gated(card.config) and lacking:
-        raise _other_below(weights, f"settings with which it lacks {', '.join(lacking)}")
+        message = "must hold every weight of the model below the gate, in the same shape."
+        received = f"{weights!r}, without {', '.join(lacking)}"
+        way_out = "Pass the RUN of a model that differs only in the gate."
+        raise ArgumentError("weights", f"{message} Received: {received}. {way_out}")
     return result
-
-
-def _other_below(weights: str, received: str) -> ArgumentError:
-    required = f"must leave the model below the gate, {weights!r}, as it is. Received: {received}."
-    way_out = " Leave out all but those of the gate and of the training."
-    return ArgumentError("settings", required + way_out)
