@@ -99,13 +99,13 @@ def found_rate(
             tokens = check_tokens(valid, model.vocabulary_size, least=2, name="valid")
             length = None if by_text else int(settings["sequence_length"])
             texts = [tokens[: count + (not by_text)] for count in (TOKENS, MORE_TOKENS)]
-            parts = [segments_of(model, text, length) for text in texts]
+            few, more = (segments_of(model, text, length) for text in texts)
         except (OSError, ValueError):  # the RUN's text is gone, changed or has no two tokens
             if is_asked:
                 raise
             _say(f"{rule!r} learns at its default rate: the RUN's text is not at hand.")
             return default
-        record = {**key, **_find(adaptation, *parts, default, by_text=by_text)}
+        record = {**key, **_find(adaptation, few, more, default, by_text=by_text)}
         if file is not None:
             records.append({**record, "weights": run.weights_sha256})
             with contextlib.suppress(OSError):  # a folder that may not be written to
