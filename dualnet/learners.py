@@ -273,6 +273,50 @@ class Learner:
         with self._lock:
             self._state = self._start(self._state.moments if self.rule == "rms" else None)
 
+    def move(self, model: LanguageModel, *, forget: bool = False) -> "Learner":
+        """Return a learner of `model`, such as this one's after more training, that goes on.
+
+        It has what needs no weights: the tokens in the cache, the words, and what "output_bias" has
+        learnt, if nothing else learns. It begins in the zero state.
+
+        Args:
+            model: `LanguageModel`, which reads text as this learner's model does.
+            forget: bool. Whether what other weights have learnt, of the old model, may go.
+
+        Raises:
+            ValueError: if `model` reads otherwise; if other weights have learnt and `forget` is
+                False, or their rule is "rms", which has statistics of the old model.
+
+        Example:
+
+        >>> import dualnet
+        >>> old, new = (dualnet.zoo.build("lstm", vocabulary_size=9, units=4) for _ in range(2))
+        >>> learner = dualnet.Learner(old, "output_bias", learning_rate=0.3, cache=20)
+        >>> perplexity = learner.read([1, 2, 3, 4]).perplexity
+        >>> moved = learner.move(new)
+        >>> moved.model is new, moved.tokens
+        (True, 3)
+        """
+        own, expected = ([one.vocabulary_size, *_mark(one)[1:]] for one in (model, self.model))
+        if own != expected:
+            required = f"must read as the learner's does: words and vocabularies {expected}."
+            raise ArgumentError("model", f"{required} Received: {own}.")
+        moved = copy.copy(self)
+        moved._begin(model, self.adapt, self.rule, self.settings, self.cache)
+        start, state = moved._state, self._state
+        fits = self.adapt == ["output_bias"]
+        if not fits and (self.rule == "rms" or (state.memory.any() and not forget)):
+            required = "must be True, and the rule not 'rms': 'output_bias' and a cache alone fit"
+            received = f"other weights. Received: adapt={self.adapt}, rule={self.rule!r}."
+            way_out = " Or let a new learner read the texts again."
+            raise ArgumentError("forget", f"{required} {received}", way_out)
+        learnt = state if fits else start
+        states = [*start.states[:-1], state.states[-1]] if self.cache else start.states
+        moved._state = state._replace(
+            memory=learnt.memory, moments=learnt.moments, states=states, mark=_mark(model)
+        )
+        return moved
+
     @contextlib.contextmanager
     def taught(self) -> Iterator[Any]:
         """Return a context with the model that has learnt; others of its kind wait meanwhile.

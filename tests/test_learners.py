@@ -398,6 +398,45 @@ def test_a_learner_belongs_to_the_model_as_it_was_at_the_first_text(change, ids,
     assert_same(kept(Learner.load(path, model)), kept(one))
 
 
+def test_a_moved_learner_adds_its_bias_to_other_weights_and_recalls_the_same_tokens(
+    model, ids, tmp_path
+):
+    other = strong(zoo.build("lstm", vocabulary_size=WORDS, units=5), VOCABULARY, seed=9)
+    one = learner(model, "output_bias", cache=8)
+    one.read(ids[0])
+    moved = one.move(other)
+    assert (moved.model, moved.tokens, moved.adapt) == (other, one.tokens, one.adapt)
+    bare = learner(other, "output_bias")
+    bare._state = bare._state._replace(memory=one._state.memory)
+    with bare.taught() as taught:
+        logits = array(taught.advance(ids[:1], taught.initial_state(1))[0])
+    plain = array(other.advance(ids[:1], other.initial_state(1))[0])
+    np.testing.assert_allclose(logits, plain + one._state.memory, rtol=1e-5, atol=1e-5)
+    there = learner(other, "output_bias", cache=8)
+    there.read(ids[0])
+    states = [*there._start().states[:-1], there._state.states[-1]]  # from the zero state
+    there._state = there._state._replace(memory=one._state.memory, states=states)
+    again = moved.read(ids[1]).token_losses
+    np.testing.assert_array_equal(again, there.read(ids[1]).token_losses)
+    moved.save(tmp_path / "a.learner")
+    assert_same(kept(Learner.load(tmp_path / "a.learner", other)), kept(moved))
+
+
+def test_what_does_not_fit_other_weights_is_not_moved(model, ids):
+    other = strong(zoo.build("dual_lstm", vocabulary_size=WORDS, units=UNITS), VOCABULARY, seed=9)
+    one = learner(model, ["connection", "output_bias"], cache=8)
+    one.move(other)  # which has learnt nothing
+    one.read(ids[0])
+    with pytest.raises(dualnet.ArgumentError, match="`forget` must be True.*read the texts again"):
+        one.move(other)
+    fresh = one.move(other, forget=True)
+    assert not fresh._state.memory.any() and one._state.memory.any()
+    np.testing.assert_array_equal(fresh._state.states[-1], one._state.states[-1])
+    words = Vocabulary(("<eos>", *(f"v{i}" for i in range(1, WORDS))))
+    with pytest.raises(dualnet.ArgumentError, match="`model` must read as the learner's does"):
+        one.move(strong(zoo.build("lstm", vocabulary_size=WORDS, units=UNITS), words))
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
