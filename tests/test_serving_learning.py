@@ -294,6 +294,20 @@ def test_other_models_and_weights_learn_as_learners_do(name, arguments, learn):
     close(score["log_probabilities"][0, 1:], -one.score(text).token_losses)
 
 
+def test_what_output_bias_learnt_is_read_with_other_weights_under_their_mark():
+    """As the guide says."""
+    model, ids = a_model(seed=7), np.array([[0, 1, 2, 4, 5, 3]])
+    old, new = (endpoints_of(one, "output_bias") for one in (a_model(), model))
+    memory, other = (
+        ask("learn", ids=ids, lengths=[6], **fresh(model))["memory"] for ask in (old, new)
+    )
+    memory[:, -1] = other[:, -1]
+    found = new("score", ids=ids, lengths=[6], memory=memory)["log_probabilities"]
+    logits = model.advance(ids, model.initial_state(1))[0] + memory[:, None, :-1]
+    log_p = tf.gather(tf.nn.log_softmax(logits)[:, :-1], ids[:, 1:], batch_dims=2)
+    close(found[:, 1:], log_p)
+
+
 @pytest.mark.parametrize(
     ("model", "path", "settings", "message"),
     [
