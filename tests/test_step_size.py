@@ -135,6 +135,9 @@ def test_with_a_cache_a_run_has_a_rate_of_its_own(run, corpus, capsys, cli):
             found = dualnet.dynamic_evaluation(cached, corpus.test, rule="sgd", sequence_length=7)
             assert ("Finding the learning rate" in capsys.readouterr().err) == is_found
         kept.append(found)
+    for is_found in (True, False):
+        dualnet.dynamic_evaluation(model, corpus.test, rule="sgd", sequence_length=7, cache=20)
+        assert ("Finding the learning rate" in capsys.readouterr().err) == is_found
     settings = "--dynamic --rule sgd --sequence-length 7 --cache size=20 weight=0.5 scale=0.3"
     printed = cli.json(f"evaluate {run.folder} {settings}")
     assert printed["perplexity"] == pytest.approx(kept[1].perplexity)
