@@ -115,6 +115,8 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
       float32 `(batch, 1, words)` and the new states: `state_1` ... `state_n` of the signature
       `step` in LiteRT, `new_state_1` ... `new_state_n` in ONNX, where an output cannot share the
       name of an input. The tokeniser is written beside it, such as `model.onnx.vocabulary.txt`.
+      With `learn` the step takes a `memory`, and a second graph, the signature `learn` or the file
+      `model.onnx.learn.onnx`, returns a new one. Both ONNX files then read `model.onnx.weights`.
     - "transformers" writes a folder that Hugging Face's library opens with `dualnet.transformers`.
     - "sherpa-onnx" writes an ONNX file for the speech recogniser sherpa-onnx, from a model whose
       layers are plain LSTMs of one size, in the ids of `tokens`.
