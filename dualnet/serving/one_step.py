@@ -106,32 +106,35 @@ def _with_bytes(data: bytes) -> bytes:
 
 def figures(model: LanguageModel, path: Path, ids: np.ndarray) -> dict[str, float]:
     """Return the perplexity on `ids` of the file `path`, which reads one by one, and of `model`."""
-    run = _step_of(path)
-    sizes = enumerate(model.state_size, start=1)
-    inputs: Tensors = {f"state_{i}": np.zeros((1, size), np.float32) for i, size in sizes}
+    run, shapes = _step_of(path)
+    sizes = {name: shape[1:] for name, shape in shapes.items() if name != "ids"}
+    inputs: Tensors = {name: np.zeros((1, *size), np.float32) for name, size in sizes.items()}
     losses = []
     for token, target in itertools.pairwise(ids):
         answer = run({"ids": np.full((1, 1), token, np.int32), **inputs})
         logits = answer["logits"][0, 0].astype(np.float64)
         logits -= logits.max()
         losses.append(np.log(np.exp(logits).sum()) - logits[target])
-        inputs = {name: answer.get(name, answer.get(f"new_{name}")) for name in inputs}
+        for name in inputs:  # the memory stays as it is
+            inputs[name] = answer.get(name, answer.get(f"new_{name}", inputs[name]))
     of_model = perplexity(model, ids, batch_size=1)
     return {"tokens": len(losses), "perplexity": perplexity_of(losses), "of_model": of_model}
 
 
-def _step_of(path: Path) -> Callable[[Tensors], Tensors]:
-    """Return a function of inputs that runs the step of a file."""
+def _step_of(path: Path) -> tuple[Callable[[Tensors], Tensors], dict[str, Sequence[int]]]:
+    """Return a function of inputs that runs the step of a file, and the shapes of the inputs."""
     if path.suffix == ".onnx":
         with extra("onnx", "`check` needs onnxruntime"):
             import onnxruntime
         session = onnxruntime.InferenceSession(path)
         names = [output.name for output in session.get_outputs()]
-        return lambda inputs: dict(zip(names, session.run(None, inputs)))
+        shapes = {spec.name: spec.shape for spec in session.get_inputs()}
+        return lambda inputs: dict(zip(names, session.run(None, inputs))), shapes
     with extra("litert", "`check` needs ai-edge-litert"):
         from ai_edge_litert.interpreter import Interpreter
     step = Interpreter(model_path=str(path)).get_signature_runner("step")
-    return lambda inputs: step(**inputs)
+    shapes = {name: spec["shape"] for name, spec in step.get_input_details().items()}
+    return lambda inputs: step(**inputs), shapes
 
 
 def to_onnx(
