@@ -58,6 +58,8 @@ def endpoints(
         ['learn', 'learn_text']
         >>> serving.endpoints(model, format="onnx")
         ['step']
+        >>> serving.endpoints(model, format="litert", learn="matrix:16")
+        ['step', 'learn']
         >>> translator = zoo.build("encdec", vocabulary_size=3, units=4)
         >>> translator.vocabulary = translator.source_vocabulary = model.vocabulary
         >>> serving.endpoints(translator)
