@@ -928,6 +928,9 @@ def test_settings_for_other_formats_are_refused(served, tmp_path):
         with pytest.raises(ValueError, match=f"`{argument}` must be None for format"):
             dualnet.export(served.model, tmp_path / name, **settings)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(ValueError, match="`check_file` must hold text. Received: file="):
+        dualnet.export(served.model, tmp_path / "m.tflite", check_file=tmp_path / "empty")
 
 
 def test_without_the_onnx_packages_it_says_what_to_install(served, tmp_path, monkeypatch):

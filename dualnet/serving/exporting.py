@@ -162,7 +162,8 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
     path = Path(path).resolve()
     for name, formats in ONLY_FOR.items():
         if getattr(request, name) is not None and format not in formats:
-            required = f"must be None for format={format!r}; it is for {formats}."
+            others = " and ".join(map(repr, formats))
+            required = f"must be None for format={format!r}, and is for {others}."
             raise ArgumentError(name, required, **{name: getattr(request, name)})
     if format != "saved_model" and isinstance(model, TranslationModel):
         required = "must be 'saved_model' for a model that translates."
@@ -256,6 +257,8 @@ def _ids_to_check(model: LanguageModel, request: Exporting) -> np.ndarray | None
         vocabulary, eos_id = vocabulary_with_eos(model)
         text = "".join(line.text for line in lines(request.check_file))
         ids = np.append(eos_id, vocabulary.encode(text))
+        if len(ids) < 2:
+            raise ArgumentError("check_file", "must hold text.", file=str(request.check_file))
     elif model.run is not None and (request.quantize or request.dtype):
         try:
             ids = model.run.corpus(download=False).valid
