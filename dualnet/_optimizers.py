@@ -14,10 +14,14 @@ LEAST_WEIGHTS = 10**6
 class CompiledUpdates(keras.optimizers.Optimizer):
     """Updates all weights in one compiled kernel, which reads and writes each number once.
 
+    TensorFlow runs a kernel on one core. What is `in_place` is left to its own operations instead.
+
     Gradients are made dense first. TensorFlow represents the gradient of an embedding as rows,
     with several rows for a word that occurs several times. Keras would take the norm of these
     rows, and for Adam their squares, instead of those of their sum.
     """
+
+    in_place = False
 
     def build(self, variables):
         if not self.built:
@@ -35,10 +39,11 @@ class CompiledUpdates(keras.optimizers.Optimizer):
         def update(*grads):
             self.update_all(list(grads), trainable_variables)
 
-        if num_weights(weights) >= LEAST_WEIGHTS:
+        if self.in_place:
+            update(*grads)
+        else:
             self.build(weights)  # a kernel cannot create variables; does nothing the second time
-            update = _backend.compiled(update)
-        update(*grads)
+            in_kernel(update, weights)(*grads)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         # TensorFlow registers a gradient of this sum for the life of the process, and with it
@@ -50,6 +55,11 @@ class CompiledUpdates(keras.optimizers.Optimizer):
     def update_all(self, grads, trainable_variables):
         """Update the weights, from dense gradients."""
         super().apply(grads, trainable_variables)
+
+
+def in_kernel(function, variables):
+    """Return `function` as one compiled kernel, if that saves time with so many weights."""
+    return _backend.compiled(function) if num_weights(variables) >= LEAST_WEIGHTS else function
 
 
 def num_weights(variables):

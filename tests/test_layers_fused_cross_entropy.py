@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from dualnet.builders import language_model
 from dualnet.layers import MixtureSoftmax, OutputProjection, _fused_cross_entropy
 from tests import reference
 from tests.checks import (
@@ -158,32 +157,3 @@ def sizes_of_logits(monkeypatch):
 
     monkeypatch.setattr(_fused_cross_entropy, "logits", recording)
     return sizes
-
-
-@once
-@pytest.mark.slow
-@pytest.mark.parametrize("saved_rows", [0, 4, 100])
-def test_a_step_whose_loss_is_compiled_changes_the_weights_as_one_by_operations(
-    saved_rows, monkeypatch, rng
-):
-    monkeypatch.setattr(_fused_cross_entropy, "CHUNK_BYTES", 3 * ROW)
-    monkeypatch.setattr(_fused_cross_entropy, "SAVED_BYTES", saved_rows * ROW)
-    tokens, targets = some_targets(rng), some_targets(rng)
-    compiled, compile_ = [], _fused_cross_entropy._backend.compiled
-
-    def recording(function):
-        compiled.append(function)
-        return compile_(function)
-
-    monkeypatch.setattr(_fused_cross_entropy._backend, "compiled", recording)
-    weights, number = [], 0
-    for least in (0, 10**9):
-        monkeypatch.setattr(_fused_cross_entropy, "LEAST_COMPILED", least)
-        keras.utils.set_random_seed(0)
-        model = language_model(WORDS, units=UNITS, weight_l2=0.01)
-        model.compile("sgd", jit_compile=False)
-        model.train_on_batch(tokens, targets)
-        weights.append([array(weight) for weight in model.trainable_variables])
-        number = number or len(compiled)
-    assert 1 <= number == len(compiled)  # in the first model alone
-    assert_close(*weights, rtol=1e-6, atol=1e-7)

@@ -16,7 +16,6 @@ import operator
 import keras
 from keras import ops
 
-from dualnet import _backend
 from dualnet._backend import custom_gradient, scan
 
 # Size of the float32 logits of the rows for which the backward pass recomputes nothing.
@@ -24,8 +23,6 @@ SAVED_BYTES = 128 * 2**20
 # Size of the float32 logits of one chunk of rows; two or three such tensors exist at a time. With
 # a large vocabulary a chunk has more rows, see `Chunks`.
 CHUNK_BYTES = 16 * 2**20
-# With fewer logits in training, compiling what follows them takes longer than it saves.
-LEAST_COMPILED = 2**21
 
 
 def target_log_probabilities(
@@ -51,14 +48,9 @@ def target_log_probabilities(
     saves_all = isinstance(num_rows, int) and num_saved == num_rows
     # A number that is unknown until the graph runs may be above 0.
     saves_any = saves_all or not isinstance(num_saved, int) or num_saved > 0
-    is_large = isinstance(num_rows, int) and num_rows * words >= LEAST_COMPILED
     targets = ops.cast(targets, "int32")
     chunks = Chunks(num_rows - num_saved, words * 4, least=rows.shape[1] // 2)
-    again = functools.partial(
-        _log_p, words_first=words_first, temperature=temperature, is_compiled=is_large
-    )
-    # Without saving, it may be the forward pass of an evaluation, whose lengths vary.
-    log_p = functools.partial(again, is_compiled=is_large and save)
+    log_p = functools.partial(_log_p, words_first=words_first, temperature=temperature)
 
     def function(rows, *weights):
         factors = [ops.cast(weights[0], rows.dtype), *weights[1:]]
@@ -84,7 +76,7 @@ def target_log_probabilities(
             sums = [ops.cast(total, "float32") for total in sums]
 
             def gradients_of_chunk(rows, targets, upstream):
-                _, gradients = again(rows, targets, *factors)
+                _, gradients = log_p(rows, targets, *factors)
                 return gradients(upstream)
 
             def gradients_of_chunks():
@@ -102,7 +94,7 @@ def target_log_probabilities(
     return custom_gradient(function, [rows, matrix, *([] if bias is None else [bias])])[0]
 
 
-def _log_p(rows, targets, matrix, bias=None, *, words_first, temperature, is_compiled):
+def _log_p(rows, targets, matrix, bias=None, *, words_first, temperature):
     """Return log p of the targets, float32 `(rows,)`, and the function of the gradients.
 
     From the gradient at log p it returns those at the rows, the matrix and, if there is one, the
@@ -113,8 +105,7 @@ def _log_p(rows, targets, matrix, bias=None, *, words_first, temperature, is_com
     s = logits(rows, ops.transpose(matrix) if words_first else matrix, bias)
     if temperature is not None:
         s = s / temperature
-    differ = functools.partial(_differences, dtype=rows.dtype)
-    log_p, differences = (_backend.compiled(differ) if is_compiled else differ)(s, targets)
+    log_p, differences = _differences(s, targets, rows.dtype)
 
     def gradients(upstream):
         scale = -ops.cast(upstream, "float32")[:, None]

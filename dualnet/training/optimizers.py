@@ -8,8 +8,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from dualnet._backend import assign_all, restoring, values_of
-from dualnet._optimizers import CompiledUpdates
+from dualnet._backend import assign_all, restoring, sum_of_squares, values_of
+from dualnet._optimizers import CompiledUpdates, in_kernel
 
 Weights = list[keras.Variable] | None  # None stands for those of the model
 AVERAGES = ("none", "asgd", "mean", "two_tailed")
@@ -69,9 +69,13 @@ class Averaging(CompiledUpdates):
     def update_all(self, grads, trainable_variables):
         super().update_all(grads, trainable_variables)
         if self.averages_on:
-            # "asgd" drops the first step.
-            self._update(self.averages, self.averaged_steps, dropped=int(self.average == "asgd"))
-        if self.averages_on and self.average == "two_tailed":
+            update = self._update_averages
+            (in_kernel(update, self._trainable_variables) if self.in_place else update)()
+
+    def _update_averages(self):
+        # "asgd" drops the first step.
+        self._update(self.averages, self.averaged_steps, dropped=int(self.average == "asgd"))
+        if self.average == "two_tailed":
             self._update(self.short_averages, self.short_steps)
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
@@ -158,7 +162,39 @@ def _fastest(optimizer):
 
 @keras.saving.register_keras_serializable("dualnet")
 class SGD(Averaging, _fastest(keras.optimizers.SGD)):  # type: ignore[misc]
-    """`keras.optimizers.SGD`; see `Averaging`."""
+    """`keras.optimizers.SGD`; see `Averaging`.
+
+    Without momentum, and on TensorFlow, each weight is updated in place, on all cores; gradients
+    clipped to a global norm are not written, but a smaller rate is taken.
+    """
+
+    @property
+    def in_place(self):
+        changed = self.momentum or self.coupled_decay or self.gradient_accumulation_steps
+        return keras.config.backend() == "tensorflow" and not changed
+
+    def _clip_gradients(self, grads):
+        if not (self.in_place and self.global_clipnorm) or self.clipnorm:
+            self._share = 1.0
+            return super()._clip_gradients(grads)
+        norm = ops.sqrt(sum(sum_of_squares(gradient) for gradient in grads))
+        self._share = self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
+        return grads
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        super()._backend_update_step(grads, trainable_variables, learning_rate * self._share)
+
+    def update_step(self, gradient, variable, learning_rate):
+        if not self.in_place:
+            super().update_step(gradient, variable, learning_rate)
+            return
+        import tensorflow as tf
+
+        tf.raw_ops.ResourceApplyGradientDescent(
+            var=variable.handle,
+            alpha=ops.cast(learning_rate, variable.dtype),
+            delta=ops.cast(gradient, variable.dtype),
+        )
 
 
 @keras.saving.register_keras_serializable("dualnet")
