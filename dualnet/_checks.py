@@ -93,12 +93,11 @@ check_positive = number_check("above 0 and finite", lambda value: 0 < value < ma
 check_finite = number_check("a finite number", math.isfinite)
 
 
-def check_flag(name: str, value: object) -> bool:
-    """Return `value` if it is a bool, else raise `ValueError`."""
-    if not isinstance(value, (bool, np.bool_)):
+def check_flag(name: str, value: object) -> None:
+    """Raise `ValueError` unless `value` is a bool."""
+    if not isinstance(value, bool):
         way_out = " Use True or False, in TOML true or false."
         raise ArgumentError(name, "must be a truth value.", way_out, **{name: value})
-    return bool(value)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> str:

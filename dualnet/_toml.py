@@ -38,16 +38,13 @@ KINDS: dict[type, Kind] = {
 }
 
 
-def check_keys(
-    table: Mapping[str, Any], schema: Schema, *, required: Iterable[str] = (), way_out: str = ""
-) -> None:
+def check_keys(table: Mapping[str, Any], schema: Schema, *, required: Iterable[str] = ()) -> None:
     """Raise `ArgumentError` for the first key of `table` that `schema` does not allow.
 
     Args:
         schema: What each key may hold: a type, a `Kind`, the schema of a table, or a list with
             what each item of a list may be, text or a schema.
         required: Keys that must be there.
-        way_out: Ends the error about a key that is not in `schema`.
     """
     for key in required:
         if key not in table:
@@ -56,7 +53,7 @@ def check_keys(
         entry = schema.get(key, schema.get(OTHERS))
         if entry is None:
             hint = did_you_mean(key, schema)
-            raise ArgumentError(key, f"must be one of {', '.join(schema)}.{hint}{way_out}")
+            raise ArgumentError(key, f"must be one of {', '.join(schema)}.{hint}")
         kind = _kind_of(entry)
         if not kind.fits(value):
             raise ArgumentError(key, f"must be {kind.text}. Received: {key} = {value!r}.")

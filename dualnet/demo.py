@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import keras
 import numpy as np
@@ -34,16 +34,7 @@ SETTINGS: dict[str, Any] = {
 RULE, LENGTH = "nadam", 20  # of dynamic evaluation, and the tokens of its segments
 
 
-class Figures(TypedDict):
-    """The results of a model."""
-
-    parameters: int
-    valid: float
-    test: float
-    valid_dynamic: float
-    test_dynamic: float
-    tokens_per_second: float
-    not_comparable: str | None
+Figures = dict[str, Any]  # of a model
 
 
 def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> dict[str, Figures]:

@@ -31,6 +31,7 @@ from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
+from dualnet.generation.completion import words_of_run
 from dualnet.requests import AUTO, AdaptationRule, LearnerRule, LearnerRuleArguments
 from dualnet.text.pieces import words_in
 from dualnet.text.plain_text import check_line, check_text
@@ -425,12 +426,11 @@ class Learner:
 
     def _new_words(self, text: Text) -> set[str]:
         """Return the words of `text`, if it is one, that neither a token nor the RUN has."""
-        vocabulary, run = self.model.vocabulary, self.model.run
+        vocabulary = self.model.vocabulary
         if not isinstance(text, str) or vocabulary.kind == "words":
             return set()
-        listed = None if run is None else run.words
         words = {*words_in(text.lower() if vocabulary.lowercase else text)}
-        return {word for word in words - vocabulary.pieces.words if word not in (listed or ())}
+        return words.difference(vocabulary.pieces.words, words_of_run(self.model) or ())
 
     def _segments(self, text: Text, last: int | None) -> tuple[list[_Segment], int | None]:
         """Return the segments of `text` after the token `last`, and its own last token."""

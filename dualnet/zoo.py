@@ -147,7 +147,8 @@ def build(
     model_card = card(name, corpus)
     with located(model_card, overrides):
         arguments = arguments_of(model_card, overrides)
-        if vocabulary_size_of(arguments) is None:
+        *_, last = cards.all_arguments(arguments)  # all members have the same vocabulary
+        if last.get("vocabulary_size") is None:
             raise ArgumentError("vocabulary_size", "must be given, by the card or as an argument.")
         return BUILDERS[model_card.builder](**{"name": model_card.name, **arguments})
 
@@ -232,12 +233,6 @@ def arguments_of(
         members = [_member_card(card, member, ensembles) for member in members]
         arguments["members"] = _member_arguments(members, to_members, ensembles)
     return arguments
-
-
-def vocabulary_size_of(arguments: Arguments) -> int | None:
-    """Return the `vocabulary_size` among the builder's `arguments`, or those of its members."""
-    *_, last = cards.all_arguments(arguments)  # the members have the same
-    return last.get("vocabulary_size")
 
 
 def known_arguments(card: Card, overrides: Arguments = MappingProxyType({})) -> list[str]:

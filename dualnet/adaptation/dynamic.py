@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import math
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,7 +14,7 @@ import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
-from dualnet._backend import assign_all, restoring
+from dualnet._backend import assign_all, restoring, sum_of
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
 from dualnet.adaptation.adapted_copy import Adaptation, AdaptedCopy, not_finite
@@ -196,7 +195,7 @@ def dynamic_evaluation(
                 "sequence_length": length,
                 "temperature": request.temperature,
             },
-            by_sentence=bool(by_sentence),
+            by_sentence=by_sentence,
         )
         # The first segment is read before anything is learnt.
         if np.isinf(result.perplexity) and np.isfinite(perplexity_of(losses[0])):
@@ -242,7 +241,7 @@ def adapting(
             copy = AdaptedCopy(which, optimizer, batch_size=1)
         else:
             copy.begin(optimizer)
-        before = _sums(copy.weight_copy.copies) if keep else {}
+        before = sum_of(copy.weight_copy.copies.values()) if keep else 0
         adaptation = Adaptation(copy, rule, settings, which.items, temperature)
         if finds_rate:
             is_asked = valid is not None or request.learning_rate is not None
@@ -258,25 +257,16 @@ def adapting(
         warnings.warn(f"{message} nothing. {way_out}", stacklevel=3)
 
 
-def _keep(
-    adaptation: Adaptation, weights: Mapping[str, keras.Variable], before: Mapping[str, int]
-) -> None:
-    """Assign to `weights` what their copies learnt, if the `_sums` of all are as `before`."""
+def _keep(adaptation: Adaptation, weights: Mapping[str, keras.Variable], before: int) -> None:
+    """Assign to `weights` what their copies learnt, if the `sum_of` all is as `before`."""
     learnt = [adaptation.copy.weight_copy.copies[name] for name in weights]
     if not all(np.isfinite(ops.convert_to_numpy(copy)).all() for copy in learnt):
         raise not_finite("weights", adaptation.rule, adaptation.settings)
-    if _sums(names_in(adaptation.copy.graph.core)) != before:
+    if sum_of(names_in(adaptation.copy.graph.core).values()) != before:
         required = "must be False where the model itself changes meanwhile."
         raise ArgumentError("keep", f"{required} Received: a model with other weights than before.")
     with restoring(weights.values(), keep=True):  # all of them, or none
         assign_all(weights.values(), [ops.copy(copy) for copy in learnt])
-
-
-def _sums(weights: Mapping[str, keras.Variable]) -> dict[str, int]:
-    """Return a checksum of each of `weights`."""
-    return {
-        name: zlib.crc32(ops.convert_to_numpy(weight).tobytes()) for name, weight in weights.items()
-    }
 
 
 def _optimizer(

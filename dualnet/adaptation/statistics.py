@@ -83,8 +83,8 @@ def gradient_statistics(
     Reference: Krause et al., 2018, https://arxiv.org/abs/1709.07432, section 5.
     """
     check_language_model("model", model)
-    check_count("batch_size", batch_size, least=1)
-    check_count("sequence_length", sequence_length, least=1)
+    check_count("batch_size", batch_size)
+    check_count("sequence_length", sequence_length)
     which = adapted(model, adapt)
     return statistics_of(which, tokens, batch_size=batch_size, sequence_length=sequence_length)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dualnet._backend import assign_all, values_of
+from dualnet._backend import assign_all, sum_of, values_of
 from dualnet._checks import ArgumentError
 from dualnet._files import read_json, write_whole
 from dualnet.adaptation.adapted_copy import Adaptation
@@ -88,7 +88,7 @@ def found_rate(
         key["temperature"] = adaptation.temperature
     file, records = None, []
     # What has learnt since it was loaded has another rate.
-    if valid is None and run is not None and model.sum_of_weights() == model.sum_of_run:
+    if valid is None and run is not None and sum_of(model.core.weights) == model.sum_of_run:
         file = run.path / LEARNING
         records = _kept(file, run.weights_sha256)
     record = next((rate for rate in records if _settings_of(rate) == key), None)

@@ -120,9 +120,9 @@ def encoder_decoder(
     2015, https://arxiv.org/abs/1508.03790. Differs from both in what they leave
     open; the cards of the zoo say where.
     """
-    check_count("vocabulary_size", vocabulary_size, least=1)
+    check_count("vocabulary_size", vocabulary_size)
     source_size = vocabulary_size if source_vocabulary_size is None else source_vocabulary_size
-    check_count("source_vocabulary_size", source_size, least=1)
+    check_count("source_vocabulary_size", source_size)
     if share_embeddings and source_size != vocabulary_size:
         sizes = f"{source_size} source words and {vocabulary_size} target words"
         received = f"Received: share_embeddings=True, {sizes}."

@@ -1,6 +1,5 @@
 """`LanguageModel`: a graph with explicit state, and how it trains on parallel streams."""
 
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import keras
 from keras import ops
 from numpy.typing import ArrayLike
 
+from dualnet._backend import sum_of
 from dualnet._checks import ArgumentError, check_choice
 from dualnet._types import Tensor
 from dualnet.allocator import keep_freed_memory
@@ -114,7 +114,7 @@ class LanguageModel(StreamModel):
         if name in self.tokenisers and value is not None:
             self._check_tokeniser(name, value)
         if name == "run":
-            self.sum_of_run = value and self.sum_of_weights()
+            self.sum_of_run = value and sum_of(self.core.weights)
         super().__setattr__(name, value)
 
     def _check_tokeniser(self, name: str, tokeniser: Any) -> None:
@@ -310,10 +310,6 @@ class LanguageModel(StreamModel):
         return ids, as_state(state, ids.shape[0], self.state_size)
 
     # --- saving
-
-    def sum_of_weights(self) -> int:
-        """Return a number that tells whether the weights have changed."""
-        return sum(zlib.crc32(weight.tobytes()) for weight in self.core.get_weights())
 
     def without_optimizer(self, graph: Graph | None = None) -> "LanguageModel":
         """Return a model of the same layers, or of another `graph`, without an optimizer.

@@ -93,7 +93,7 @@ class Sizes(Station):
     def check(self) -> None:
         for size in keras.tree.flatten(self.recurrent_units):
             if size is not None:
-                check_count("recurrent_units", size, least=1)
+                check_count("recurrent_units", size)
 
     def resolve(self, *, last: int | None = None) -> LayerSizes:
         """Return the size of each layer; that of the last recurrent one must be `last`, if any."""

@@ -59,7 +59,7 @@ class StreamModel(ClearsAllGradients):
         # The names are those of files: Keras saves by attribute.
         self.training_rows = StreamState(sizes, name="training_rows")
         self.evaluation_rows = StreamState(sizes, name="evaluation_rows")
-        self.perplexity_metric = Perplexity(name="perplexity")
+        self.perplexity_metric = Perplexity()
         self.loss_reduction = "mean"
         self.label_smoothing = 0.0
         self.dropout_samples = 1

@@ -261,7 +261,7 @@ def assign(model: LanguageModel, arrays: Mapping[str, ArrayLike], *, partial: bo
     >>> dualnet.assign(model, {"recurrence_1/cell_1/bias": bias}, partial=True)
     """
     weights = weight_names(model)
-    values = {name: _numbers(array) for name, array in arrays.items()}
+    values = {name: as_numpy(array) for name, array in arrays.items()}
     shapes = {n: (values[n].shape, _shape(weights[n])) for n in values if n in weights}
     missing = [] if partial else [name for name in weights if name not in values]
     faults = [
@@ -279,9 +279,9 @@ def assign(model: LanguageModel, arrays: Mapping[str, ArrayLike], *, partial: bo
         weights[name].assign(value.astype(keras.backend.standardize_dtype(weights[name].dtype)))
 
 
-def _numbers(array: ArrayLike) -> np.ndarray:
+def as_numpy(array: ArrayLike) -> np.ndarray:
     """Return `array` in NumPy, which has no bfloat16: that of the backends is of kind "V"."""
-    values = np.asarray(array)
+    values = np.asarray(keras.ops.convert_to_numpy(array))
     return values.astype("float32") if values.dtype.kind == "V" else values
 
 

@@ -150,7 +150,7 @@ def with_cache(
     Reference: Grave et al., 2017, https://arxiv.org/abs/1612.04426
     """
     check_language_model("model", model)
-    check_count("size", size, least=1)
+    check_count("size", size)
     cache = Cache(
         cache_size=size,
         cache_kind=kind,

@@ -262,6 +262,7 @@ def adapt(options: Adapt) -> Result:
     _check_text(options, run)
     quietly("dualnet.evaluation")
     from dualnet import adaptation, evaluation
+    from dualnet.adaptation.step_size import LEAST_GAIN
     from dualnet.runs.writing import write_run
 
     text = Text(options, run, run.model())
@@ -304,8 +305,13 @@ def adapt(options: Adapt) -> Result:
     }
     if options.cache:
         figures["ngrams"] = figures.pop("cache")
-    gain = little_gain(1 - dynamic.perplexity / static.perplexity)
-    return text.result(figures, f"dynamic evaluation, {used}", gain)
+    lines = [f"dynamic evaluation, {used}"]
+    gain = max(1 - dynamic.perplexity / static.perplexity, 0)
+    if gain < LEAST_GAIN:
+        lines.append(
+            f"learning lowers the perplexity by {gain:.1%} only: try another --rule or rate"
+        )
+    return text.result(figures, *lines)
 
 
 class Text:
@@ -386,15 +392,6 @@ def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     cache = Cache.of({"cache_size": 500, **published, **asked})
     names = ["size", "kind"] if has_ngrams else ["size", "weight", "scale", "start"]
     return {name: getattr(cache, f"cache_{name}") for name in names}
-
-
-def little_gain(gain: float) -> str:
-    """Return a line about learning that hardly lowers the perplexity, by a share, or ""."""
-    from dualnet.adaptation.step_size import LEAST_GAIN
-
-    if gain >= LEAST_GAIN:
-        return ""
-    return f"learning lowers the perplexity by {max(gain, 0):.1%} only: try another --rule or rate"
 
 
 def with_published_rule(

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -219,23 +219,6 @@ def _figures(values: Sequence[float]) -> str:
 SAMPLE = 80  # characters of the text that shows the tokens
 
 
-class Token(TypedDict):
-    """A token of a text: its id, its first and last character, and its spelling."""
-
-    id: int
-    start: int
-    end: int
-    unit: str
-
-
-class Lengths(TypedDict):
-    """Tokens of one side of pairs: all, and those of the median and the longest text."""
-
-    tokens: int
-    median: float
-    longest: int
-
-
 class Data(ReadingPairs):
     """Options of `data`."""
 
@@ -352,7 +335,8 @@ def _pairs(corpus: PairCorpus) -> Result:
     return Result({**result, "splits": splits, "units": sizes}, *lines)
 
 
-def _lengths(offsets: np.ndarray) -> Lengths:
+def _lengths(offsets: np.ndarray) -> dict[str, float]:
+    """Return the tokens of one side of pairs: all, and those of the median and longest text."""
     lengths = np.diff(offsets)
     return {
         "tokens": int(lengths.sum()),
@@ -468,10 +452,10 @@ def _shown(unit: str) -> str:
     return unit if unit.isprintable() else repr(unit)[1:-1]
 
 
-def _tokens(tokenizer: Tokenizer, text: str) -> list[Token]:
+def _tokens(tokenizer: Tokenizer, text: str) -> list[dict[str, Any]]:
     """Return id, first and last character, and spelling of each token of `text`."""
     ids, offsets = tokenizer.encode_with_offsets(text)
     return [
-        Token(id=i, start=start, end=end, unit=tokenizer.words[i])
+        {"id": i, "start": start, "end": end, "unit": tokenizer.words[i]}
         for i, (start, end) in zip(ids.tolist(), offsets.tolist())
     ]

@@ -2,9 +2,9 @@
 
 import os
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import ArgumentError
 from dualnet._columns import to_arrow
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
 FORMATS = (".jsonl", ".tsv", ".parquet")
 PART_BLOCKS = 32  # of a part of Parquet, 4 MB of text
 Row = dict[str, Any]
-
-
-class Progress(TypedDict):
-    """How far the rows on disk go: `size` bytes, of all blocks before `after`, with `totals`."""
-
-    settings: Row
-    after: int
-    read: str  # the hash of the text of these blocks
-    size: int
-    totals: Row
 
 
 class Output:
@@ -51,7 +41,6 @@ class Output:
         self, path: Path, scorer: "Scorer", settings: Row, *, shard: tuple[int, int], resume: bool
     ) -> None:
         self.path, self.scorer, self.settings, self.shard = path, scorer, settings, shard
-        self.columns: Mapping[str, object] = scorer.columns
         self.after = self.size = 0
         self.read = ""
         self.progress, begun, is_foreign = self.find()
@@ -60,7 +49,7 @@ class Output:
             received = f"Received: {str(path)!r}, which exists. Choose another{way_out}."
             raise FileExistsError(f"`--output` must be new. {received}")
         for file in begun:
-            saved: Progress = read_json(file)
+            saved = read_json(file)
             self._check_same(saved["settings"], of_shard=file == self.progress)
             if file == self.progress:
                 self.after, self.size = saved["after"], saved["size"]
@@ -122,11 +111,11 @@ class Output:
         self._save()
 
     def _save(self) -> None:
-        progress: Progress = {
+        progress = {
             "settings": self.settings,
             "after": self.after,
-            "read": self.read,
-            "size": self.size,
+            "read": self.read,  # the hash of the text of the blocks before `after`
+            "size": self.size,  # in bytes
             "totals": self.scorer.state(),
         }
         write_whole(self.progress, json_of(progress) + "\n")
@@ -152,7 +141,9 @@ class Lines(Output):
         self.file = open(self.path, "r+b" if self.size else "wb")  # noqa: SIM115
         self.file.truncate(self.size)
         self.file.seek(self.size)
-        self.names = [name for name, kind in self.columns.items() if not typing.get_args(kind)]
+        self.names = [
+            name for name, kind in self.scorer.columns.items() if not typing.get_args(kind)
+        ]
         if self.path.suffix == ".tsv" and self.shard[0] == 1 and not self.size:
             self._write(["\t".join(self.names)])
 
@@ -184,7 +175,9 @@ class Parts(Output):
 
     def find(self) -> tuple[Path, list[Path], bool]:
         make_folder("--output", self.path)
-        to_arrow([], self.columns)  # fails now, without pyarrow, rather than after the first block
+        to_arrow(
+            [], self.scorer.columns
+        )  # fails now, without pyarrow, rather than after the first block
         number, count = self.shard
         begun = [*self.path.glob("_progress-*")]  # of all shards
         ours = [*self.path.glob(f"_progress-*-of-{count}.json")]
@@ -194,7 +187,7 @@ class Parts(Output):
     def add(self, index: int, rows: Iterable[Row]) -> bool:
         from pyarrow import parquet
 
-        table = to_arrow(rows, self.columns)
+        table = to_arrow(rows, self.scorer.columns)
         if self.writer is None:
             self.part = self.path / f"part-{index:08}.parquet"
             self.unfinished = self.part.with_name(f"{UNFINISHED}{self.part.name}")

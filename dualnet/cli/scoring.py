@@ -78,11 +78,7 @@ class Streaming(Options):
         return check_shard("shard", self.shard) if self.shard else WHOLE
 
 
-class ScoredTexts(OfTexts, Streaming):
-    """Texts that are scored."""
-
-
-class Score(ScoredTexts, ChoosesRule, Surprising):
+class Score(OfTexts, Streaming, ChoosesRule, Surprising):
     """Options of `score`."""
 
     format: str | None = choice(None, ["surprisal"], metavar="surprisal", group="surprisal")

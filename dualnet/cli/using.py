@@ -38,12 +38,15 @@ if TYPE_CHECKING:
     from dualnet.generation.translation import Translation
 
 
-class ReadByRuns(Texts, OfRuns):
-    """RUNs and the texts that they read."""
+class Look(Texts, OfRuns, Setting, Looking):
+    """Options of `look`."""
 
     run_folders: list[str] = argument([], nargs="*", metavar="RUN")
     """RUN folders of trained models, or names of shipped ones, or .keras files (default: the two of
     English); the last one may be a file with the text, '-' for standard input."""
+
+    output: str = field(check=check_file, metavar="HTML")
+    """Page to write."""
 
     def __post_init__(self) -> None:
         """Take the last RUN as FILE if it is not a RUN and there is no text."""
@@ -54,13 +57,6 @@ class ReadByRuns(Texts, OfRuns):
             object.__setattr__(self, "run_folders", others)
             object.__setattr__(self, "file", last)
         super().__post_init__()
-
-
-class Look(ReadByRuns, Setting, Looking):
-    """Options of `look`."""
-
-    output: str = field(check=check_file, metavar="HTML")
-    """Page to write."""
 
 
 def look(options: Look) -> Result:

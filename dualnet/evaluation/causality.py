@@ -83,7 +83,7 @@ def check_causal(
     False
     """
     tokens = check_ids("tokens", tokens, least=2).astype(np.int32)
-    check_count("positions", positions, least=1)
+    check_count("positions", positions)
     words = np.unique(tokens)
     if len(words) < 2:
         raise ArgumentError("tokens", f"must hold different ids. Received: {words[0]} alone.")

@@ -126,7 +126,7 @@ def rouge(
     hypotheses, references = _check_pairs(hypotheses, references)
     with extra(*EXTRA):
         from rouge_score import rouge_scorer
-    scorer = rouge_scorer.RougeScorer(list(ROUGES), use_stemmer=bool(stem))
+    scorer = rouge_scorer.RougeScorer(list(ROUGES), use_stemmer=stem)
     scores = [scorer.score(*texts) for texts in zip(references, hypotheses)]
     result: dict[str, Any] = {
         name: {
@@ -135,7 +135,7 @@ def rouge(
         }
         for kind, name in ROUGES.items()
     }
-    return {**result, "stem": bool(stem)}
+    return {**result, "stem": stem}
 
 
 def check_packages(protocol: str, language: str = "en") -> None:

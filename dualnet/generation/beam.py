@@ -142,7 +142,7 @@ def beam_search(
     request = Translating(beam=beam, n_best=n_best, length_normalization=length_normalization)
     first_ids = check_ids("first_ids", first_ids, least=1)
     limits = np.broadcast_to(max_tokens, len(first_ids))
-    limits = np.array([check_count("max_tokens", limit, least=1) for limit in limits])
+    limits = np.array([check_count("max_tokens", limit) for limit in limits])
     excluded = [*excluded_ids]
 
     def likeliest(tokens: Tensor, states: States) -> tuple[Tensor, Tensor, States]:

@@ -15,6 +15,7 @@ from dualnet import _files
 from dualnet._backend import assign_all
 from dualnet._files import DamagedError, sha256_of
 from dualnet.builders import LanguageModel
+from dualnet.builders.weights import as_numpy
 from dualnet.runs.folder import PLAIN_WEIGHTS, WEIGHTS, write_file
 from dualnet.training.optimizers import state_of
 from dualnet.training.schedule import History
@@ -59,7 +60,7 @@ def save(
             name = f"restart-{len(progress.restarts):02}-{name}"
         # Replaces only a damaged checkpoint: a whole one would have been resumed from.
         with _files.folder_beside(parent / name) as unfinished:
-            arrays = {f"{i:05}": _as_numpy(v) for i, v in enumerate(_variables(model))}
+            arrays = {f"{i:05}": as_numpy(v) for i, v in enumerate(_variables(model))}
             np.savez(unfinished / STATE, **arrays)  # type: ignore[arg-type]
             for weights in filter(Path.is_file, (folder / name for name in BEST)):
                 shutil.copyfile(weights, unfinished / weights.name)
@@ -162,12 +163,6 @@ def _variables(model: LanguageModel) -> list[keras.Variable]:
     skipped = {id(variable) for variable in model.evaluation_rows.variables}  # zeroed before use
     variables = {id(v): v for v in (*model.variables, *state_of(model.optimizer))}
     return [variable for key, variable in variables.items() if key not in skipped]
-
-
-def _as_numpy(variable: keras.Variable) -> np.ndarray:
-    array = np.asarray(keras.ops.convert_to_numpy(variable))
-    # NumPy has no bfloat16; float32 holds it exactly.
-    return array.astype("float32") if array.dtype.kind == "V" else array
 
 
 def _load_arrays(path: Path, variables: list[keras.Variable]) -> list[np.ndarray]:

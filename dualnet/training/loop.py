@@ -185,7 +185,7 @@ def train(
     >>> run.results["epochs"], run.results["corpus"]["tokens"]["test"]
     (1, 60)
     """
-    check_count("checkpoint_steps", checkpoint_steps, least=1)
+    check_count("checkpoint_steps", checkpoint_steps)
     user, folder = UserCallbacks(callbacks), Path(output)
     run: dict[str, Any] = {"seed": seed, "weights": weights, "settings": settings}
     with contextlib.ExitStack() as stack:

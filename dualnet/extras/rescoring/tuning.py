@@ -103,7 +103,7 @@ def tune(
     >>> tune(lists, ["a cat"], metric="wer")
     {'lm': 1.0}
     """
-    check_count("starts", starts, least=1)
+    check_count("starts", starts)
     lists, metric = list(lists), metric_of(metric)
     search = _Search(lists, metric, statistics_of(lists, references, metric), missing)
     return search.run(np.random.default_rng(seed), starts)
