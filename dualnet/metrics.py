@@ -1,39 +1,13 @@
-"""Metrics of `evaluate` beside the perplexity: what asks for them, computes and shows them."""
+"""Metrics of `evaluate` beside the perplexity: what asks for them, and holds them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
-
-import numpy as np
+from collections.abc import Sequence
+from typing import TypedDict
 
 from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import Settings, field
-
-Option = TypeVar("Option")
-Figure = TypeVar("Figure")
-
-
-class Metric(NamedTuple, Generic[Option, Figure]):
-    """A metric of `evaluate`.
-
-    Attributes:
-        option: The field of `Measuring` that asks for it.
-        figure: The field of `Measured` that holds it.
-        question: The question in `dualnet.builders.questions` that is asked of each token. The
-            metric is computed from the answer of the same name; another is `losses`.
-        check: Function of the option and the size of the vocabulary; raises `ArgumentError`.
-        compute: Function of the answer for all tokens, an array, and of the option.
-        lines: Function of the figure that returns the lines to print.
-    """
-
-    option: str
-    figure: str
-    question: str
-    check: Callable[[Option, int], None]
-    compute: Callable[[np.ndarray, Option], Figure]
-    lines: Callable[[Figure], list[str]]
 
 
 def check_top_k(name: str, value: object) -> None:
@@ -77,21 +51,3 @@ class Measured:
     """
 
     top_k_accuracy: dict[int, float] = dataclasses.field(default_factory=dict)
-
-
-def _check_at_most(top_k: Sequence[int], vocabulary_size: int) -> None:
-    if max(top_k) > vocabulary_size:
-        required = f"must be at most {vocabulary_size}, the size of the vocabulary."
-        raise ArgumentError("top_k", f"{required} Received: top_k={max(top_k)}.")
-
-
-METRICS: list[Metric[Any, Any]] = [
-    Metric(
-        option="top_k",
-        figure="top_k_accuracy",
-        question="ranks",
-        check=_check_at_most,
-        compute=lambda ranks, top_k: {int(k): float(np.mean(ranks < k)) for k in top_k},
-        lines=lambda shares: [f"top-{k} accuracy {share:.2%}" for k, share in shares.items()],
-    ),
-]

@@ -43,9 +43,6 @@ class StreamModel(ClearsAllGradients):
     gated: bool
     can_mask: bool
     tokenisers: tuple[str, ...]  # the attributes that hold them
-    loss_reduction: str
-    label_smoothing: float
-    dropout_samples: int
 
     def __setattr__(self, name, value):
         if name in ("loss_reduction", "label_smoothing", "dropout_samples"):

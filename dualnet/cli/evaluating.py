@@ -27,7 +27,6 @@ from dualnet.cli.options import (
 )
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.corpora.corpus import NAMES, load_whole
-from dualnet.metrics import METRICS
 from dualnet.requests import (
     RULES,
     AdaptationRule,
@@ -185,7 +184,7 @@ def evaluate(options: Evaluate) -> Result:
     static = evaluation.evaluate(text.model, text.tokens, **settings)
     names = ["perplexity", "tokens", "batch_size", "sequence_length", "temperature", "by_sentence"]
     names += ["window", *["dropout_scale", "seed"] * bool(static.mc_dropout_samples)]
-    names += [metric.figure for metric in METRICS if getattr(static, metric.figure)]
+    names += ["top_k_accuracy"] * bool(static.top_k_accuracy)
     figures = {name: getattr(static, name) for name in names}
     return text.result({**figures, "samples": static.mc_dropout_samples, **static.figures()})
 
@@ -368,9 +367,8 @@ class Text:
         text = "perplexity {perplexity:.2f} on {tokens:,} tokens of {corpus} {split}"
         yield text.format_map(result) + beside
         yield comparison(result)
-        for metric in METRICS:
-            if metric.figure in result:
-                yield from metric.lines(result[metric.figure])
+        for k, share in result.get("top_k_accuracy", {}).items():
+            yield f"top-{k} accuracy {share:.2%}"
         if result["batch_size"] != 1:
             text = "read as {batch_size} streams, each from the zero state; the reference is 1"
             yield text.format_map(result)

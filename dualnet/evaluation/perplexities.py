@@ -20,7 +20,7 @@ from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
-from dualnet.metrics import METRICS, Measured, Measuring
+from dualnet.metrics import Measured
 from dualnet.requests import Evaluating, EvaluatingArguments
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
@@ -127,29 +127,29 @@ def evaluate(
     check_language_model("model", model)
     request = Evaluating.of(settings)
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if request.by_sentence else 2)
-    metrics = [metric for metric in METRICS if getattr(request, metric.option)]
-    for metric in metrics:
-        metric.check(getattr(request, metric.option), model.vocabulary_size)
+    top_k, words = request.top_k, model.vocabulary_size
+    if max(top_k, default=0) > words:
+        required = f"must be at most {words}, the size of the vocabulary."
+        raise ArgumentError("top_k", required, top_k=max(top_k))
     if request.by_sentence:
         plan = _sentences(model, tokens, whole=request.mc_dropout_samples > 0)
     elif request.window is not None:
         plan = _windows(tokens, request.window)
     else:
         plan = _streams(tokens, request)
-    names = {"losses", *(metric.question for metric in metrics)}
+    names = ["losses", *["ranks"] * bool(top_k)]
     answers = {name: np.empty(plan.tokens, np.float32) for name in names}
     losses = answers["losses"]
     if request.mc_dropout_samples > 0:
         _average(model, plan, losses, request)
     else:
-        for question in names - {"losses"} or names:
-            reader = reader_of(model, getattr(questions, question))
-            parts = {"losses": losses, question: answers[question]}
-            _read_plan(reader, plan, [parts], request.temperature)
+        reader = reader_of(model, questions.ranks if top_k else questions.losses)
+        _read_plan(reader, plan, [answers], request.temperature)
     used = {**request.arguments(), "sequence_length": plan.sequence_length}
+    del used["top_k"]
     return Evaluation(
-        **{key: value for key, value in used.items() if key not in Measuring.names()},
-        **{m.figure: m.compute(answers[m.question], getattr(request, m.option)) for m in metrics},
+        **used,
+        top_k_accuracy={int(k): float(np.mean(answers["ranks"] < k)) for k in top_k},
         perplexity=perplexity_of(losses),
         tokens=plan.tokens,
         token_losses=losses,
