@@ -354,11 +354,12 @@ class Learner:
 
     # --- files
 
-    def save(self, path: StrPath) -> None:
+    def save(self, path: StrPath, *, half: bool = False) -> None:
         """Write the learner into one file, whole or not at all: arrays and JSON, no pickle.
 
         It belongs to the weights and vocabulary that the model had at the first text, since the
-        beginning or the last `reset`.
+        beginning or the last `reset`. With `half`, memory and states are written in float16, which
+        halves them and rounds each number to 3 digits.
         """
         state = self._state
         checksum, *reads = state.mark or _mark(self.model)
@@ -369,8 +370,12 @@ class Learner:
             "words": sorted(state.words), "cache": self.cache,
         }  # fmt: skip
         header = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        arrays = _named(state)
+        for name, array in arrays.items():
+            if half and array.dtype == np.float32 and not name.startswith("moment"):
+                arrays[name] = array.astype(np.float16)  # squares of gradients would be zero
         file = io.BytesIO()
-        np.savez(file, about=header, **_named(state))  # type: ignore[arg-type]
+        np.savez(file, about=header, **arrays)  # type: ignore[arg-type]
         write_whole(path, file.getvalue())
 
     @classmethod
@@ -382,6 +387,9 @@ class Learner:
         try:
             with np.load(whole, allow_pickle=False) as data:
                 arrays = {**data}
+            for key, array in arrays.items():
+                if array.dtype == np.float16:
+                    arrays[key] = array.astype(np.float32)
             about = json.loads(arrays.pop("about").tobytes())
             if about["format"] != FORMAT:
                 required = f"must have format {FORMAT}, which this version of dualnet reads."

@@ -360,6 +360,22 @@ def test_a_saved_learner_goes_on_to_the_last_bit(rule, model, ids, tmp_path):
     assert_same(kept(two), kept(learner(model, rule=rule)))
 
 
+@pytest.mark.parametrize("rule", ["sgd", "nadam"])
+def test_a_learner_saved_in_half_precision_takes_half_the_bytes_and_reads_on_alike(
+    rule, model, ids, tmp_path
+):
+    one = learner(model, rule=rule, learning_rate=0.01)
+    one.read(ids[0])
+    for name, half in (("whole", False), ("half", True)):
+        one.save(tmp_path / name, half=half)
+    whole, half = ((tmp_path / name).stat().st_size for name in ("whole", "half"))
+    assert whole - half == (one._state.memory.nbytes + sum(a.nbytes for a in one._state.states)) / 2
+    loaded = Learner.load(tmp_path / "half", model)
+    assert {array.dtype.name for array in loaded._state.states} == {"float32"}
+    found, expected = (each.read(ids[1]).token_losses for each in (loaded, one))
+    np.testing.assert_allclose(found, expected, rtol=1e-2)
+
+
 def test_a_file_of_another_model_and_a_damaged_one_are_refused(model, ids, tmp_path):
     path = tmp_path / "one.learner"
     one = learner(model)
