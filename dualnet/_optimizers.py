@@ -21,7 +21,9 @@ class CompiledUpdates(keras.optimizers.Optimizer):
     rows, and for Adam their squares, instead of those of their sum.
     """
 
-    in_place = False
+    @property
+    def in_place(self):
+        return False
 
     def build(self, variables):
         if not self.built:
