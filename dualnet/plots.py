@@ -171,7 +171,7 @@ def plot_search(
     path: str | Path,
     *,
     title: str,
-    logarithmic: Collection[str] = (),
+    logarithmic: Collection[str],
 ) -> None:
     """Draw perplexity against each setting of a search, a panel for each, as a PNG.
 

@@ -90,7 +90,7 @@ class RecurrentMatrix(AdaptationMatrix):
 
 def adapted(
     model: LanguageModel,
-    adapt: str | Sequence[str] | None = None,
+    adapt: str | Sequence[str] | None,
     *,
     cache: int | None = None,
     name: str = "adapt",
@@ -189,7 +189,7 @@ def _with_output_matrix(graph: Graph, item: str) -> Graph:
         raise ArgumentError("adapt", f"{required} Received: {item!r}. 'output' has them all.")
     *_, last = _features(graph, item)
     logits = OutputMatrix(rank, name=OUTPUT, dtype="float32")([last, graph.word_logits])
-    return dataclasses.replace(graph, word_logits=logits, features=None, head=None, core=None)
+    return graph.with_logits(logits)
 
 
 def _features(graph: Graph, item: str) -> list[Tensor]:
@@ -222,8 +222,7 @@ def _rank(item: str) -> int | None:
 def _with_bias(graph: Graph, item: str) -> Graph:
     """Return `graph` with a bias on its logits, those of a mixture or a gate too."""
     logits = OutputBias(name=BIAS, dtype="float32")(graph.word_logits)
-    graph = dataclasses.replace(graph, features=None, head=None, is_normalised=False)
-    return dataclasses.replace(graph, word_logits=logits, core=None)
+    return graph.with_logits(logits, is_normalised=False)
 
 
 ADDED = {

@@ -162,6 +162,10 @@ class Graph:
             outputs["hidden"] = self.hidden
         return outputs
 
+    def layer(self, name):
+        """Return the layer of this name, or None."""
+        return next((layer for layer in self.core.layers if layer.name == name), None)
+
     @functools.cached_property
     def _reader_of_layers(self):
         inputs = [self.tokens, *self.states]
@@ -177,6 +181,11 @@ class Graph:
         if self.past_decode is None:
             return self
         return dataclasses.replace(self, past_decode=None, core=None)
+
+    def with_logits(self, logits, **changes):
+        """Return this graph with other logits, which no head makes, and with `changes`."""
+        changes |= {"word_logits": logits, "features": None, "head": None, "core": None}
+        return dataclasses.replace(self, **changes)
 
     def with_masks(self) -> "Graph":
         """Return a graph of the same layers that reads padding as with `padded`.

@@ -1,6 +1,5 @@
 """What stands over whole models: one gate, the mean of several models, a cache."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,15 +43,11 @@ def cached(graph: Graph, cache: Cache) -> Graph:
     """Return `graph` with the cache of a station on its logits."""
     count = len(graph.states)
     logits, before, after = cache.apply(graph.tokens, graph.hidden, graph.word_logits, states=count)
-    return dataclasses.replace(
-        graph,
+    return graph.with_logits(
+        logits,
         states=graph.states + before,
         new_states=graph.new_states + after,
-        word_logits=logits,
         is_normalised=cache.cache_kind == "ngram",
-        features=None,
-        head=None,
-        core=None,
     )
 
 

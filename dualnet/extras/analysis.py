@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import keras
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
@@ -46,11 +45,6 @@ __all__ = [
 ]  # fmt: skip
 
 SEGMENT = 256  # tokens per call, each of which yields a row as wide as the vocabulary
-
-
-def find_layer(model: LanguageModel, name: str) -> keras.Layer | None:
-    """Return the layer `name` of the graph of `model`, or None."""
-    return next((layer for layer in model.core.layers if layer.name == name), None)
 
 
 def read_outputs(
@@ -154,7 +148,7 @@ def plot_favoured_words(
 
 def _gate_of(model: LanguageModel) -> IOGate:
     """Return the layer that gates by the current token alone."""
-    gate = find_layer(model, "gate")
+    gate = model.graph.layer("gate")
     if not isinstance(gate, IOGate) or gate.use_hidden:
         message = "must have a gate that reads the current token alone."
         raise ArgumentError("model", f"{message} Build or train a model with gate='input'.")
@@ -222,7 +216,7 @@ def expert_shares(model: LanguageModel, tokens: ArrayLike | PairSplit) -> Shares
     Reference: Takase et al., 2018, https://arxiv.org/abs/1808.10143, Table 4, which prints
     `coefficient_of_variation`.
     """
-    output = find_layer(model, "output")
+    output = model.graph.layer("output")
     if not isinstance(output, DOCOutput):
         way_out = " Build or train a model with `experts`."
         received = f"Received: the output {type(output).__name__}."
@@ -251,7 +245,6 @@ def _sums_over_pairs(model: LanguageModel, pairs: PairSplit) -> tuple[np.ndarray
     batches = PairBatches(
         pairs,
         vocabulary=model.vocabulary,
-        source_vocabulary=model.source_vocabulary,
         tokens_per_batch=POSITIONS,
         shuffle=False,
     )

@@ -88,7 +88,7 @@ def _predictions(graph: Graph, segment: Tensors) -> Tensors:
     logits = questions.heated(logits, segment)
     count = min(COUNT, logits.shape[-1])
     answer["log_probabilities"], answer["likeliest"] = ops.top_k(ops.log_softmax(logits), count)
-    gate = next((layer for layer in graph.core.layers if layer.name == "gate"), None)
+    gate = graph.layer("gate")
     if isinstance(gate, IOGate) and not gate.use_hidden:
         answer["gates"], answer["favoured"] = ops.top_k(gate.gates(tokens), count)
     losses, ranks = token_losses(logits, targets), questions.ranks_of(logits, targets)

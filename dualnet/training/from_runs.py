@@ -190,9 +190,9 @@ def train_seeds(
             card = read_card(first)
             if not isinstance(corpus, (Corpus, PairCorpus)):
                 corpus = RunFolder.open_folder(first).corpus()
-            arguments |= {"corpus": corpus, **dict.fromkeys(READ_AS)}
-            arguments |= {"name": dataclasses.replace(card, seed=None)}
-            arguments |= {"weights": card.weights or None}
+            card = dataclasses.replace(card, seed=None)
+            arguments |= {"name": card, "corpus": corpus, "weights": card.weights or None}
+            arguments |= dict.fromkeys(READ_AS)
         first = first or folder
         try:
             arguments |= {"seed": seed, "output": folder, "progress": progress, "evaluate": True}
