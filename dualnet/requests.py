@@ -11,7 +11,6 @@ from dualnet import _checks
 from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import Settings, choice, count, field, positive
 from dualnet._formats import ADDED
-from dualnet.metrics import Measuring, MeasuringArguments
 
 # --- corpora
 
@@ -90,10 +89,23 @@ class ReadingArguments(TypedDict, total=False):
     by_sentence: bool
 
 
-class Evaluating(Measuring, Reading):
+def check_top_k(name: str, value: object) -> None:
+    """Raise `ValueError` unless `value` is a list of integers of at least 1."""
+    if not isinstance(value, (list, tuple)):
+        raise ArgumentError(name, f"must be a list of integers. Received: {name}={value!r}.")
+    for k in value:
+        _checks.check_count(name, k)
+
+
+class Evaluating(Reading):
     """How the loss of a model on a text is computed, its weights fixed."""
 
     group = "how to read"
+
+    top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int, nargs="+")
+    """ints, at least 1. Also compute the share of tokens that are among the k likeliest units, for
+    each k. A unit as likely as the token counts as likelier, so that a model that cannot tell units
+    apart scores 0. Excludes MC dropout."""
 
     batch_size: int = count(1)
     """int. Number of parallel streams that the text is read as: faster, but each starts from the
@@ -123,13 +135,14 @@ class Evaluating(Measuring, Reading):
     excludes = {
         "by_sentence": ["window", "batch_size", "sequence_length"],  # of streams
         "window": ["sequence_length", "batch_size"],
-        "mc_dropout_samples": Measuring.names(),  # the answers of the passes differ
+        "mc_dropout_samples": ["top_k"],  # the answers of the passes differ
     }
 
 
-class EvaluatingArguments(ReadingArguments, MeasuringArguments, total=False):
+class EvaluatingArguments(ReadingArguments, total=False):
     """The fields of `Evaluating`."""
 
+    top_k: Sequence[int]
     batch_size: int
     window: int | None
     mc_dropout_samples: int

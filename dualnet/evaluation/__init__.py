@@ -4,10 +4,15 @@ from dualnet.evaluation.causality import Causality, check_causal
 from dualnet.evaluation.comparing import Comparison, compare
 from dualnet.evaluation.comparison import Comparable, comparable
 from dualnet.evaluation.minimal_pair_accuracy import Accuracy, MinimalPairs, minimal_pairs
-from dualnet.evaluation.perplexities import Evaluation, best_temperature, evaluate, perplexity
+from dualnet.evaluation.perplexities import (
+    Evaluation,
+    Measured,
+    best_temperature,
+    evaluate,
+    perplexity,
+)
 from dualnet.evaluation.texts import Score, score
 from dualnet.evaluation.translations import rouge, translation_metrics
-from dualnet.metrics import Measured
 
 __all__ = [
     "Accuracy", "Causality", "Comparable", "Comparison", "Evaluation", "Measured", "MinimalPairs",

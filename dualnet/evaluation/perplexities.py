@@ -20,7 +20,6 @@ from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
-from dualnet.metrics import Measured
 from dualnet.requests import Evaluating, EvaluatingArguments
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
@@ -28,6 +27,24 @@ FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
 PATIENCE = 2
 SENTENCES = 4096  # that are read together, in bounded memory
 Answers = list[dict[str, np.ndarray]]  # of each pass, by name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What `evaluate` found beside the perplexity.
+
+    Attributes:
+        top_k_accuracy: dict. For each k of `top_k`, the share of the tokens that were among the
+            k likeliest units.
+
+    Example:
+
+    >>> from dualnet.evaluation import Measured
+    >>> Measured(top_k_accuracy={1: 0.25}).top_k_accuracy
+    {1: 0.25}
+    """
+
+    top_k_accuracy: dict[int, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
