@@ -232,6 +232,13 @@ def sum_of_squares(values):
     return ops.sum(ops.square(values))
 
 
+def descend(variable, gradient, rate):
+    """Take `rate * gradient` from a variable of TensorFlow, in place and on all cores."""
+    import tensorflow as tf
+
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
+
+
 def compiled(function):
     """Return `function` of tensors as one compiled kernel; it may assign to variables.
 

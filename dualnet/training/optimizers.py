@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from dualnet._backend import assign_all, restoring, sum_of_squares, values_of
+from dualnet._backend import assign_all, descend, restoring, sum_of_squares, values_of
 from dualnet._optimizers import CompiledUpdates, in_kernel
 
 Weights = list[keras.Variable] | None  # None stands for those of the model
@@ -188,13 +188,8 @@ class SGD(Averaging, _fastest(keras.optimizers.SGD)):  # type: ignore[misc]
         if not self.in_place:
             super().update_step(gradient, variable, learning_rate)
             return
-        import tensorflow as tf
-
-        tf.raw_ops.ResourceApplyGradientDescent(
-            var=variable.handle,
-            alpha=ops.cast(learning_rate, variable.dtype),
-            delta=ops.cast(gradient, variable.dtype),
-        )
+        rate, gradient = ops.cast(learning_rate, variable.dtype), ops.cast(gradient, variable.dtype)
+        descend(variable, gradient, rate)
 
 
 @keras.saving.register_keras_serializable("dualnet")
