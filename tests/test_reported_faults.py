@@ -198,7 +198,7 @@ def test_no_update_is_lost_by_the_client_of_the_guide_in_threads(tmp_path, monke
     [code] = [
         code
         for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-        if "sqlite3" in code
+        if "def read(" in code
     ]
     monkeypatch.chdir(tmp_path)
     model = dualnet.load("dual_lstm.wikitext-2")
