@@ -250,7 +250,8 @@ def test_perplexity_with_ngrams_is_that_of_counts(base, tmp_path):
         dualnet.with_cache(base, kind="ngram", weight=0.1)
 
 
-def test_weights_below_ngrams_learn_as_without_them(base):
+def test_weights_below_ngrams_learn_as_without_them():
+    base = a_model(3)  # of its own: it is changed
     learnt = [dualnet.with_cache(base, 9, kind="ngram"), base]
     for model in learnt:
         dualnet.dynamic_evaluation(model, TEXT, rule="sgd", learning_rate=0.1, keep=True)

@@ -53,9 +53,9 @@ def load_corpus(
     corpus: AnyCorpus | str,
     source: LanguageModel | None,
     *,
-    lowercase: bool,
-    read_as: Mapping[str, Any],
-    match_words: bool,
+    lowercase: bool = False,
+    read_as: Mapping[str, Any] | None = None,
+    match_words: bool = False,
 ) -> AnyCorpus | Corpus:
     """Load `corpus` with the vocabulary of `source`, or check that it already has it.
 
@@ -76,7 +76,7 @@ def load_corpus(
     >>> training.load_corpus("python-reference", None).name
     'python-reference'
     """
-    vocabulary = getattr(source, "vocabulary", None)
+    vocabulary, read_as = getattr(source, "vocabulary", None), read_as or {}
     if vocabulary is not None and (learnt := LEARNT & read_as.keys()):
         if not match_words:
             key = min(learnt)
