@@ -173,7 +173,7 @@ def _source_ids(
     """
     if isinstance(model, TranslationModel) != (source is not None):
         required = "must be what `text` translates, for a model that translates and for no other."
-        raise ArgumentError("source", required, model=model.name)
+        raise ArgumentError("source", required, model=getattr(model, "name", model))
     if not isinstance(model, TranslationModel):
         return []
     check_translators([model])
