@@ -613,7 +613,7 @@ def _named(state: _State) -> dict[str, np.ndarray]:
 
 
 def _mark(model: LanguageModel) -> list[str]:
-    """Return what tells other weights, and how each vocabulary reads text."""
+    """Return the checksum of the weights, and a description of how each vocabulary reads text."""
     vocabularies = [getattr(model, name) for name in model.tokenisers]
     reads = [
         f"{words.sha256[:12]} documents={words.documents} lowercase={words.lowercase}"

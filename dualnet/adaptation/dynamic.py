@@ -195,7 +195,7 @@ def dynamic_evaluation(
                 "sequence_length": length,
                 "temperature": request.temperature,
             },
-            by_sentence=by_sentence,
+            by_sentence=bool(by_sentence),
         )
         # The first segment is read before anything is learnt.
         if np.isinf(result.perplexity) and np.isfinite(perplexity_of(losses[0])):

@@ -175,9 +175,8 @@ class Parts(Output):
 
     def find(self) -> tuple[Path, list[Path], bool]:
         make_folder("--output", self.path)
-        to_arrow(
-            [], self.scorer.columns
-        )  # fails now, without pyarrow, rather than after the first block
+        # Fails now, without pyarrow, rather than after the first block.
+        to_arrow([], self.scorer.columns)
         number, count = self.shard
         begun = [*self.path.glob("_progress-*")]  # of all shards
         ours = [*self.path.glob(f"_progress-*-of-{count}.json")]

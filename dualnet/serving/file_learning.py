@@ -1,4 +1,4 @@
-"""Learning in ONNX and LiteRT files: a step with a memory, and a graph of what it has read."""
+"""ONNX and LiteRT files that learn: a step with a memory, and a graph that updates the memory."""
 
 from collections.abc import Collection
 
@@ -105,7 +105,10 @@ def _portable(layer: keras.layers.Layer) -> keras.layers.Layer:
 
 
 def _depends(tensor: Tensor, weights: Collection[int], read: dict[int, Tensor]) -> bool:
-    """Return whether `tensor` depends on `weights`; add to `read` what is read to compute it."""
+    """Return whether `tensor` depends on `weights`.
+
+    The tensors that it is computed from, and that do not depend on them, are added to `read`.
+    """
     operation, node, _ = tensor._keras_history
     inputs = operation._inbound_nodes[node].input_tensors
     depends = [_depends(each, weights, read) for each in inputs]

@@ -79,9 +79,9 @@ def _axes_of_one(context: Any, node: Any, *_: object) -> None:
     one, flat = (context.make_const(*item).output[0] for item in constants.items())
     for shape, axes in zip([*node.input], [*node.output]):
         is_one = context.make_node("Equal", [shape, one]).output[0]
-        found = context.make_node("NonZero", [is_one]).output[0]
-        found = context.make_node("Reshape", [found, flat]).output[0]
-        context.replace_all_inputs(axes, found)
+        ones = context.make_node("NonZero", [is_one]).output[0]
+        ones = context.make_node("Reshape", [ones, flat]).output[0]
+        context.replace_all_inputs(axes, ones)
     context.remove_node(node.name)
 
 
