@@ -136,6 +136,15 @@ class Run:
         measured = {row.get("evaluation") or "" for row in rows if row["test_perplexity"]}
         return {"", *self.then} <= measured
 
+    def best_rate(self, done: dict[tuple[str, str], Any]) -> float:
+        """Return the rate of "LABEL at RATE" in group `rates` whose validation ends lowest."""
+        ends = {
+            float(name.split(" at ")[1].split()[0]): float(rows[-1]["val_perplexity"])
+            for (group, name), rows in done.items()
+            if group == self.group.rates.name and name.split(" at ")[0] == self.label
+        }
+        return min(ends, key=ends.get)
+
     def below(self) -> list["Run"]:
         """Return the runs that this one stands on."""
         names = [name if " seed " in name else f"{name} seed {self.seed}" for name in self.over]
@@ -151,6 +160,8 @@ class Run:
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
         settings = {} if resume else dict(self.settings)
+        if self.group.rates and not resume:
+            settings["learning_rate"] = self.best_rate(rows_of([output / "published.csv"]))
         settings["evaluate"] = not self.group.chooses
         below = [run.folder(output) for run in self.below()]
         if _read(folder / "results.json"):
@@ -200,6 +211,7 @@ class Group:
         source, target: str or None. Languages of the pairs.
         lowercase: bool. Whether the pairs are lower-cased.
         chooses: bool. Whether the runs choose settings, so that nothing may read the test split.
+        rates: The group that chooses the learning rates of this one, by runs named "LABEL at RATE".
     """
 
     name: str
@@ -211,6 +223,7 @@ class Group:
     target: str | None = None
     lowercase: bool = False
     chooses: bool = False
+    rates: "Group | None" = None
     runs: list[Run] = field(default_factory=list)
 
     @property
@@ -235,11 +248,18 @@ class Group:
             corpus = corpora.load(corpus)
         return {split: corpus.split(split) for split in ("valid", "test")}
 
+    def is_whole_in(self, done: dict[tuple[str, str], Any]) -> bool:
+        """Return whether earlier tables have all figures of the group."""
+        return all(run.is_whole_in(done) for run in self.runs)
+
     def train_next(self, output: Path, names: list[str]) -> bool:
         """Train the first run of `names` that is not finished; say whether there was one.
 
-        Runs that another command trains are left to it, and runs over others wait for these.
+        Runs that another command trains are left to it, and runs over others wait for these, as a
+        group does for its rates.
         """
+        if self.rates and not self.rates.is_whole_in(rows_of([output / "published.csv"])):
+            return False
         for run in self.runs:
             if run.name not in names or not all(base.results(output) for base in run.below()):
                 continue
@@ -331,7 +351,8 @@ def read_queue(overrides: dict[str, Any]) -> dict[str, Group]:
     for table in tomllib.loads(QUEUE.read_text("utf-8"))["groups"]:
         runs, shared = table.pop("runs"), table.pop("settings")
         seeds, then = table.pop("seeds", [None]), tuple(table.pop("then", ()))
-        group = Group(**table)
+        rates = groups.get(table.pop("rates", ""))
+        group = Group(**table, rates=rates)
         for seed in seeds:  # all runs with one seed before any with the next
             for run in runs:
                 if "seed" in run and seed not in (None, run["seed"]):
@@ -393,6 +414,7 @@ def main() -> None:
     if any(group.translates and not group.chooses for group in groups):
         check_packages("multi30k")  # before a training, not after it
     options.output.mkdir(parents=True, exist_ok=True)
+    write_table([*queue.values()], options.output, done)
     for group in groups:
         wanted = {name for run in group.runs if not run.is_whole_in(done) for name in run.names()}
         is_at_work = True

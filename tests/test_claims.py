@@ -1,0 +1,88 @@
+"""The page of claims says what the results in files say, by statistics that are tried by hand."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from benchmarks import claims
+
+ROOT = Path(__file__).parents[1]
+GROUPS = {"pairs": {"corpus": "text", "title": "Pairs"}}
+COLUMNS = ["group", "run", "epoch", "test_perplexity", "evaluation", "parameters"]
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Return a function that compares runs of given ln perplexities."""
+
+    def compare(losses, *pairs, published=()):
+        with (tmp_path / "2026-01-01-miniature.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            for label, values in losses.items():
+                for seed, value in enumerate(values):
+                    writer.writerow(["pairs", f"{label} seed {seed}", 3, math.exp(value), "", 12])
+        found = [
+            claims.Claim(claim="c", where="w", group="pairs", runs=pair, published=published)
+            for pair in pairs
+        ]
+        pools = claims.compare(found, claims.read_runs(tmp_path), GROUPS)
+        return found, pools["text"]
+
+    return compare
+
+
+def test_a_gain_has_the_interval_of_a_pooled_unpaired_comparison(compared):
+    losses = {"plain": [4.0, 4.1, 4.2], "dual": [3.8, 3.85], "other": [5.0]}
+    [claim], (deviation, freedom) = compared(losses, ("plain", "dual"))
+    assert freedom == 3  # 2 + 1 + 0
+    assert deviation == pytest.approx(math.sqrt((0.02 + 0.00125) / 3))
+    assert claim.gain == pytest.approx(4.1 - 3.825)
+    margin = 3.182446 * deviation * math.sqrt(1 / 3 + 1 / 2)  # of tables: t with 3 degrees, 97.5 %
+    assert claim.interval() == pytest.approx((claim.gain - margin, claim.gain + margin), rel=1e-6)
+    assert claim.seeds == (3, 2)
+
+
+def test_the_correction_for_many_rows_is_that_of_holm():
+    assert claims.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert claims.holm([0.9, 0.6]) == [1.0, 1.0]
+
+
+def test_a_claim_holds_does_not_hold_or_waits_for_more_seeds(compared):
+    losses = {
+        "plain": [4.00, 4.01, 4.02],
+        "better": [3.90, 3.91, 3.92],
+        "same": [4.00, 4.01, 4.021],
+        "worse": [4.10, 4.11, 4.12],
+    }
+    pairs = [("plain", name) for name in ("better", "same", "worse")]
+    words = [claim.word for claim in compared(losses, *pairs)[0]]
+    assert words[0] == "**holds**" and words[2] == "**does not hold**"
+    assert words[1].startswith("undecided")
+    found, _ = compared(losses, *pairs, published=("70", "60"))  # half of it is 0.077
+    assert [claim.word for claim in found] == ["**holds**", *2 * ["**does not hold**"]]
+
+
+def test_the_number_of_seeds_is_one_that_would_decide(compared):
+    losses = {"plain": [4.0, 4.1, 4.2], "dual": [3.95, 4.0, 4.1]}
+    [claim], (deviation, freedom) = compared(losses, ("plain", "dual"))
+    number = int(claim.word.split()[2])
+    needed = stats.t.isf(0.025, freedom) * deviation
+    assert needed * math.sqrt(2 / number) <= claim.gain < needed * math.sqrt(2 / (number - 1))
+
+
+def test_without_a_repeated_seed_nothing_is_decided(compared):
+    [claim, missing], (_, freedom) = compared(
+        {"plain": [4.0], "dual": [3.0]}, ("plain", "dual"), ("plain", "gone")
+    )
+    assert (claim.word, freedom) == ("undecided", 0)
+    assert missing.word == "not tried" and "--group pairs" in claims.line(missing)
+
+
+def test_the_page_is_what_the_results_say():
+    text, _ = claims.tables(ROOT / "benchmarks" / "results")
+    page = (ROOT / "docs" / "claims.md").read_text("utf-8")
+    assert claims.BETWEEN.search(page)[0] == text, "run `python benchmarks/claims.py`"
