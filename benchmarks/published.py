@@ -94,7 +94,9 @@ class Run:
     def published(self) -> list[float] | None:
         """The published static perplexities, validation and test, if the run has that size."""
         changed = self.settings.keys() - {"epochs", "dtype_policy", "averaging"}
-        return None if changed or self.group.tokenizer else self.card.published.get("static")
+        if changed or self.over or self.group.tokenizer:
+            return None
+        return self.card.published.get("static")
 
     @property
     def card(self) -> zoo.Card:

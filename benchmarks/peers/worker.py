@@ -34,8 +34,8 @@ class Worker:
     """The parent's end: a process that does one setting, or measures products.
 
     Args:
-        library: "dualnet", "torch" or "keras"; "dualnet-search" or "torch-search";
-            "generation"; or "products".
+        library: "dualnet", "torch" or "keras"; "dualnet-search" or "torch-search"; or
+            "products".
         backend: Of Keras, or what multiplies.
         environment: Variables of the process.
     """
@@ -166,12 +166,7 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what libraries print is no answer
     library, backend = sys.argv[1:]
-    if library == "generation":
-        from peers.generation_work import serve
-
-        served = serve()
-    else:
-        served = _serve_products(backend) if library == "products" else _serve_work(library)
+    served = _serve_products(backend) if library == "products" else _serve_work(library)
     next(served)
     for line in sys.stdin:
         try:
