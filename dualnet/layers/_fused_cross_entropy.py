@@ -19,15 +19,14 @@ from keras import ops
 from dualnet._backend import custom_gradient, scan
 
 # Size of the float32 logits of the rows for which the backward pass recomputes nothing.
-SAVED_BYTES = 128 * 2**20
-# Size of the float32 logits of one chunk of rows; two or three such tensors exist at a time. With
-# a large vocabulary a chunk has more rows, see `Chunks`.
+SAVED_BYTES = 2**30
+# Size of the float32 logits of one chunk of rows: of saved ones, and of those that are recomputed.
+# Two or three such tensors exist at a time. With a large vocabulary a chunk has more rows.
+SAVED_CHUNK_BYTES = 64 * 2**20
 CHUNK_BYTES = 16 * 2**20
 
 
-def target_log_probabilities(
-    rows, matrix, bias, targets, *, words_first=False, temperature=None, save=True
-):
+def target_log_probabilities(rows, matrix, bias, targets, *, words_first=False, temperature=None):
     """Return log softmax((row W + b) / temperature) at each row's target, float32 `(rows,)`.
 
     The products run in the dtype of `rows`, everything else in float32.
@@ -39,89 +38,82 @@ def target_log_probabilities(
         targets: int `(rows,)`, all at least 0.
         words_first: bool. Whether `matrix` is `(words, units)`, as an embedding is.
         temperature: float or scalar tensor, which gets no gradient, or None for 1.
-        save: bool. Whether to save up to `SAVED_BYTES` for the backward pass, or nothing.
     """
     words = matrix.shape[0 if words_first else 1]
     num_rows = ops.shape(rows)[0]
     minimum = min if isinstance(num_rows, int) else ops.minimum
-    num_saved = minimum(num_rows, SAVED_BYTES // (words * 4)) if save else 0
-    saves_all = isinstance(num_rows, int) and num_saved == num_rows
-    # A number that is unknown until the graph runs may be above 0.
-    saves_any = saves_all or not isinstance(num_saved, int) or num_saved > 0
+    num_saved = minimum(num_rows, SAVED_BYTES // (words * 4))
     targets = ops.cast(targets, "int32")
-    chunks = Chunks(num_rows - num_saved, words * 4, least=rows.shape[1] // 2)
+    least = rows.shape[1] // 2
+    saved = Chunks(num_saved, words * 4, least=least, most=SAVED_CHUNK_BYTES)
+    others = Chunks(num_rows - num_saved, words * 4, least=least)
     log_p = functools.partial(_log_p, words_first=words_first, temperature=temperature)
+    gradients = functools.partial(_gradients, words_first=words_first, temperature=temperature)
 
     def function(rows, *weights):
         factors = [ops.cast(weights[0], rows.dtype), *weights[1:]]
-        others = [rows[num_saved:], targets[num_saved:]]
-        log_ps = []
-        if saves_any:
-            log_p_saved, gradients_saved = log_p(rows[:num_saved], targets[:num_saved], *factors)
-            log_ps.append(log_p_saved)
+        first = [rows[:num_saved], targets[:num_saved]]
+        rest = [rows[num_saved:], targets[num_saved:]]
+        like = [saved.like("float32"), saved.like(rows.dtype, words)]
+        log_p_saved, differences = saved.map(
+            lambda *chunk: log_p(*chunk, *factors), first, like, joined=1
+        )
 
-        def log_p_of_chunks():
-            like = [chunks.like("float32")]
-            return chunks.map(lambda *chunk: [log_p(*chunk, *factors)[0]], others, like)
-
-        if not saves_all:
-            log_ps += _if_any(chunks.rows, log_p_of_chunks, [ops.zeros((0,), "float32")])
+        def log_p_of_others():
+            like = [others.like("float32")]
+            return others.map(lambda *chunk: log_p(*chunk, *factors)[:1], rest, like)
 
         def gradient(upstream):
-            d_rows = []
+            def from_saved(rows, upstream, differences):
+                return gradients(rows, differences, upstream, *factors)
+
+            def from_logits(rows, targets, upstream):
+                _, differences = log_p(rows, targets, *factors)
+                return gradients(rows, differences, upstream, *factors)
+
+            def gradients_of_others():
+                sequences = [*rest, upstream[num_saved:]]
+                return others.gradients(from_logits, rest[:1], sequences, sums)
+
             sums = [ops.zeros(weight.shape, dtype="float32") for weight in weights]
-            if saves_any:
-                d_saved, *sums = gradients_saved(upstream[:num_saved])
-                d_rows.append(d_saved)
-            sums = [ops.cast(total, "float32") for total in sums]
+            sequences = [first[0], upstream[:num_saved]]
+            d_saved, *sums = saved.gradients(
+                from_saved, first[:1], sequences, sums, chunked=[differences]
+            )
+            none = ops.zeros((0, rows.shape[1]), rows.dtype)
+            d_others, *sums = _if_any(others.rows, gradients_of_others, [none, *sums])
+            return [_joined(d_saved, d_others), *cast_like(sums, weights)]
 
-            def gradients_of_chunk(rows, targets, upstream):
-                _, gradients = log_p(rows, targets, *factors)
-                return gradients(upstream)
-
-            def gradients_of_chunks():
-                sequences = [*others, upstream[num_saved:]]
-                return chunks.gradients(gradients_of_chunk, others[:1], sequences, sums)
-
-            if not saves_all:
-                none = ops.zeros((0, rows.shape[1]), rows.dtype)
-                d_chunked, *sums = _if_any(chunks.rows, gradients_of_chunks, [none, *sums])
-                d_rows.append(d_chunked)
-            return [_concatenate(d_rows), *cast_like(sums, weights)]
-
-        return [_concatenate(log_ps)], gradient
+        (log_p_others,) = _if_any(others.rows, log_p_of_others, [ops.zeros((0,), "float32")])
+        return [_joined(log_p_saved, log_p_others)], gradient
 
     return custom_gradient(function, [rows, matrix, *([] if bias is None else [bias])])[0]
 
 
 def _log_p(rows, targets, matrix, bias=None, *, words_first, temperature):
-    """Return log p of the targets, float32 `(rows,)`, and the function of the gradients.
-
-    From the gradient at log p it returns those at the rows, the matrix and, if there is one, the
-    bias.
-    """
+    """Return log p of the targets, float32 `(rows,)`, and q - 1[v = target], `(rows, words)`."""
     # Transposed here, not once for all chunks: TensorFlow folds a transpose into the product
     # if both are in one graph, but not if a loop captures it.
     s = logits(rows, ops.transpose(matrix) if words_first else matrix, bias)
     if temperature is not None:
         s = s / temperature
-    log_p, differences = _differences(s, targets, rows.dtype)
+    return _differences(s, targets, rows.dtype)
 
-    def gradients(upstream):
-        scale = -ops.cast(upstream, "float32")[:, None]
-        if temperature is not None:
-            scale = scale / temperature
-        scaled = ops.cast(ops.cast(rows, "float32") * scale, rows.dtype)
-        d_rows = ops.matmul(differences, matrix if words_first else ops.transpose(matrix))
-        d_rows = ops.cast(ops.cast(d_rows, "float32") * scale, rows.dtype)
-        left, right = (differences, scaled) if words_first else (scaled, differences)
-        d_matrix = ops.matmul(ops.transpose(left), right)
-        if bias is None:
-            return [d_rows, d_matrix]
-        d_bias = ops.matmul(ops.transpose(ops.cast(scale, rows.dtype)), differences)[0]
-        return [d_rows, d_matrix, d_bias]
 
-    return log_p, gradients
+def _gradients(rows, differences, upstream, matrix, bias=None, *, words_first, temperature):
+    """Return the gradients at rows, matrix and bias, if there is one, from those at log p."""
+    scale = -ops.cast(upstream, "float32")[:, None]
+    if temperature is not None:
+        scale = scale / temperature
+    scaled = ops.cast(ops.cast(rows, "float32") * scale, rows.dtype)
+    d_rows = ops.matmul(differences, matrix if words_first else ops.transpose(matrix))
+    d_rows = ops.cast(ops.cast(d_rows, "float32") * scale, rows.dtype)
+    left, right = (differences, scaled) if words_first else (scaled, differences)
+    d_matrix = ops.matmul(ops.transpose(left), right)
+    if bias is None:
+        return [d_rows, d_matrix]
+    d_bias = ops.matmul(ops.transpose(ops.cast(scale, rows.dtype)), differences)[0]
+    return [d_rows, d_matrix, d_bias]
 
 
 class Chunks:
@@ -129,14 +121,16 @@ class Chunks:
 
     `rows` is a tensor if the number is unknown until the graph runs. A chunk has `least` rows
     whatever their size: each adds to the gradient of the whole matrix, which dominates if a
-    chunk has few rows. With half as many rows as units, its logits are half as large.
+    chunk has few rows. With half as many rows as units, its logits are half as large. Rows that
+    are one chunk need no loop.
     """
 
-    def __init__(self, rows, bytes_per_row, *, least=1):
-        most = max(1, least, CHUNK_BYTES // bytes_per_row)
+    def __init__(self, rows, bytes_per_row, *, least=1, most=None):
+        length = max(1, least, (most or CHUNK_BYTES) // bytes_per_row)
         self.rows = rows
-        self.count = rows // most + 1  # at least 1, even without rows
+        self.count = rows // length + 1  # at least 1, even without rows
         self.length = (rows + self.count - 1) // self.count
+        self.is_one = isinstance(self.count, int) and self.count == 1
 
     def split(self, values):
         """Return `(rows, ...)` as `(count, length, ...)`."""
@@ -154,29 +148,40 @@ class Chunks:
         """Return `(count, length, ...)` as `(rows, ...)`."""
         return ops.reshape(values, (self.count * self.length, *ops.shape(values)[2:]))[: self.rows]
 
-    def map(self, function, sequences, like):
+    def map(self, function, sequences, like, *, joined=None):
         """Return the results of `function` for all rows, by a loop that has no gradient.
 
         Args:
             function: from a chunk of each of `sequences` to a list of tensors `(length, ...)`.
             sequences: list of `(rows, ...)`.
             like: list of symbolic tensors, one per result, as `like` returns them.
+            joined: int. How many results, from the first, to return as `(rows, ...)`; all by
+                default. The others can only be `chunked` in `gradients`.
         """
+        if self.is_one:
+            return function(*sequences)
         sequences = list(map(self.split, sequences))
+        joined = len(like) if joined is None else joined
         _, results = scan(
-            lambda _, chunk: ([], function(*chunk)), [], sequences, like, length=self.count
+            lambda _, chunk: ([], function(*chunk)),
+            [],
+            sequences,
+            like,
+            length=self.count,
+            stacked=joined,
         )
-        return list(map(self.join, results))
+        return [*map(self.join, results[:joined]), *results[joined:]]
 
-    def gradients(self, function, rows, sequences, sums):
+    def gradients(self, function, rows, sequences, sums, *, chunked=()):
         """Return the gradients at `rows`, and `sums` plus those at what all chunks share.
 
         Args:
-            function: from a chunk of each of `sequences` to the gradients at that of `rows`, then
-                at what all chunks share.
+            function: from a chunk of each of `sequences`, then of `chunked`, to the gradients at
+                that of `rows`, then at what all chunks share.
             rows: list of `(rows, ...)`.
             sequences: list of `(rows, ...)`.
             sums: list of float32 tensors.
+            chunked: list of results of `map` that are not joined.
         """
 
         def step(sums, chunk):
@@ -184,8 +189,12 @@ class Chunks:
             increments = [ops.cast(d, "float32") for d in gradients[len(rows) :]]
             return list(map(operator.add, sums, increments)), gradients[: len(rows)]
 
+        if self.is_one:
+            sums, results = step(sums, [*sequences, *chunked])
+            return [*results, *sums]
         like = [self.like(tensor.dtype, *tensor.shape[1:]) for tensor in rows]
-        sums, results = scan(step, sums, list(map(self.split, sequences)), like, length=self.count)
+        sequences = [*map(self.split, sequences), *chunked]
+        sums, results = scan(step, sums, sequences, like, length=self.count)
         return [*map(self.join, results), *sums]
 
 
@@ -209,7 +218,9 @@ def _differences(s, targets, dtype):
 
 def _if_any(rows, function, otherwise):
     """Return `function()`, or `otherwise` if there are 0 `rows`, a number that may be a tensor."""
-    return function() if isinstance(rows, int) else ops.cond(rows > 0, function, lambda: otherwise)
+    if isinstance(rows, int):
+        return function() if rows else otherwise
+    return ops.cond(rows > 0, function, lambda: otherwise)
 
 
 def cast_like(tensors, others):
@@ -221,5 +232,5 @@ def _max_over_words(values):
     return ops.max(values, axis=-1, initial=-float("inf"))  # without `initial` Keras needs a row
 
 
-def _concatenate(tensors):
-    return ops.concatenate(tensors, axis=0) if len(tensors) > 1 else tensors[0]
+def _joined(first, rest):
+    return first if rest.shape[0] == 0 else ops.concatenate([first, rest], axis=0)

@@ -1,9 +1,10 @@
-"""Mixture of softmaxes without a tensor of size tokens x experts x vocabulary.
+"""Mixture of softmaxes in chunks of tokens.
 
     log p(v) = log sum_j pi_j softmax(k_j W + b)_v = log sum_j exp(log pi_j + log q_j(v))
 
-Both forms, for all words and for given ones, work in chunks, and the backward pass
-recomputes the logits k_j W + b.
+For given words, the backward pass needs each softmax: it is saved as far as `SAVED_BYTES` allow.
+For all words, it recomputes the logits k_j W + b, so that no tensor is of size
+tokens x experts x vocabulary.
 """
 
 import contextvars
@@ -40,10 +41,7 @@ def mixture_log_probabilities(
     _, experts, units = ops.shape(latents)
     rows = ops.reshape(latents, (-1, units))
     row_targets = ops.repeat(ops.cast(targets, "int32"), experts)
-    # Nothing is saved: there is a row for each expert of each token.
-    log_q = target_log_probabilities(
-        rows, matrix, bias, row_targets, words_first=words_first, save=False
-    )
+    log_q = target_log_probabilities(rows, matrix, bias, row_targets, words_first=words_first)
     return ops.logsumexp(log_priors + ops.reshape(log_q, (-1, experts)), axis=-1)
 
 

@@ -25,8 +25,9 @@ class DOCOutput(TiedLayer, SeededLayer):
 
     Expert j reads the layer n that it is assigned to; the prior pi reads the last layer N. The
     logarithm of P is exact, even if every softmax underflows in float32. Both forms, with and
-    without targets, work in chunks of tokens and recompute the logits of the experts in the
-    backward pass, so that nothing of size tokens x experts x vocabulary is ever stored.
+    without targets, work in chunks of tokens. The backward pass of the form with targets needs
+    a number for each token, expert and word: they are stored up to 1 GB, the rest is recomputed.
+    That of the form without recomputes all.
 
     Args:
         vocabulary_size: int, at least 1.
