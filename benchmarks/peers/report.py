@@ -15,6 +15,7 @@ from dualnet._files import write_whole
 from peers.cases import CASES, Case, described
 from peers.products import parameters
 
+PEERS = ("torch", "keras")
 COLUMNS = (
     "setting", "seconds", "iqr", "repeats", "cores", "threads", "tokens_per_second", "peak_mb",
     "import_mb", "share", "strict_share", "ratio", "first_loss", "start_seconds", "note",
@@ -134,9 +135,14 @@ def ratios(found: list) -> list[str]:
             lines.append(
                 f"{name}, {family or 'any peer'}: {peer.median / us.median:.2f} x as fast "
                 f"({us.setting.name} {us.median:.4g} s, {peer.setting.name} {peer.median:.4g} s); "
-                f"memory {us.peak_mb / peer.peak_mb:.2f} x"
+                f"memory above the imports {above(us) / above(peer):.2f} x"
             )
     return lines
+
+
+def above(measured: Any) -> float:
+    """Return the peak memory of a setting in MB, less what its imports take."""
+    return float(measured.peak_mb - measured.facts["import_mb"])
 
 
 def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, Any]]:
@@ -206,9 +212,10 @@ def keep(folder: Path, case: Case, lines: list[str], rows: list[dict[str, Any]])
 def summary(folder: Path) -> str:
     """Return the last table kept of each case, in a row of Markdown each."""
     lines = [
-        "| case | float32: seconds, share of the limit | bfloat16: seconds "
-        "| times as fast as PyTorch, float32, best | as stock Keras, float32, best |",
-        "|---|---|---|---|---|",
+        "| case | dualnet, float32 | cores | share of the limit | fastest PyTorch | cores "
+        "| fastest stock Keras | times as fast as PyTorch, as stock Keras | memory beside PyTorch "
+        "| times as fast, best precision of each |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name in CASES:
         kept = sorted(folder.glob(f"????-??-??-speed-{name}.csv"))
@@ -217,30 +224,36 @@ def summary(folder: Path) -> str:
         text = kept[-1].read_text("utf-8").splitlines()
         table = csv.DictReader(line for line in text if not line.startswith("#"))
         rows = [row for row in table if row["seconds"]]
-        single = _fastest(rows, "dualnet", "float32")
-        half = _fastest(rows, "dualnet", "bfloat16")
+        own, torch, stock = (_fastest(rows, each, "float32") for each in ("dualnet", *PEERS))
+        best, best_torch = _fastest(rows, "dualnet", ""), _fastest(rows, "torch", "")
+        on_jax = ", on JAX" if "jax" in own["setting"] else ""
         cells = [
-            f"`{name}`",
-            f"{float(single['seconds']):.3g}, {100 * float(single['share']):.0f} %",
-            f"{float(half['seconds']):.3g}" if half else "-",
+            f"`{name}`{on_jax}",
+            _time(own),
+            own["cores"],
+            f"{100 * float(own['share']):.0f} %",
+            _time(torch),
+            torch.get("cores", ""),
+            _time(stock),
+            ", ".join(_ratio(own, peer) for peer in (torch, stock) if peer),
+            f"{_above(own) / _above(torch):.2f}" if torch else "",
+            _ratio(best, best_torch) if _fastest(rows, "torch", "bfloat16") else "",
         ]
-        for family in ("torch", "keras"):
-            pairs = [
-                (_fastest(rows, family, precision), _fastest(rows, "dualnet", precision))
-                for precision in ("float32", "")
-            ]
-            # Without a peer in bfloat16 "best against best" would not be what it says.
-            known = [pairs[0][0], _fastest(rows, family, "bfloat16")]
-            cells.append(
-                ", ".join(
-                    f"{float(peer['seconds']) / float(own['seconds']):.2f}"
-                    if there and peer.get("ratio", "") and peer.get("cores")
-                    else "-"
-                    for (peer, own), there in zip(pairs, known)
-                )
-            )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _time(row: dict[str, str]) -> str:
+    return f"{float(row['seconds']):.3g} ({float(row['iqr']):.1g})" if row else ""
+
+
+def _ratio(own: dict[str, str], peer: dict[str, str]) -> str:
+    """Return how many times as fast `own` is, or "-" where the peer was held back."""
+    return f"{float(peer['seconds']) / float(own['seconds']):.2f}" if peer["ratio"] else "-"
+
+
+def _above(row: dict[str, str]) -> float:
+    return float(row["peak_mb"]) - float(row["import_mb"])
 
 
 def _fastest(rows: list[dict[str, str]], library: str, precision: str) -> dict[str, str]:
