@@ -32,6 +32,7 @@ from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
 from dualnet.generation.completion import words_of_run
+from dualnet.layers.ngram_cache import WEIGHTS
 from dualnet.requests import AUTO, AdaptationRule, LearnerRule, LearnerRuleArguments
 from dualnet.text.pieces import words_in
 from dualnet.text.plain_text import check_line, check_text
@@ -367,7 +368,7 @@ class Learner:
             "format": FORMAT, "model": self.model.name, "checksum": checksum, "reads": reads,
             "adapt": self.adapt, "rule": self.rule, "settings": self.settings,
             "last": state.last, "tokens": state.tokens, "skipped": state.skipped,
-            "words": sorted(state.words), "cache": self.cache,
+            "words": sorted(state.words), "cache": self.cache, "cache_weights": WEIGHTS,
         }  # fmt: skip
         header = np.frombuffer(json.dumps(about).encode(), np.uint8)
         arrays = _named(state)

@@ -618,7 +618,11 @@ class Exporting(Settings):
     sequence_length: int | None = count(None)
     """int. Tokens per step of `learn_text`, and of `learn` for "litert"."""
 
-    needs = {"learn": ["learning_rate", "decay", "clipnorm", "sequence_length"]}
+    cache: int | None = count(None, least=0, flags=["--ngrams"])
+    """int. For "onnx" and "litert": how many of the last tokens a reader remembers, whose n-grams
+    the client counts; 4,000 by default, as of a new `dualnet.Learner`."""
+
+    needs = {"learn": ["learning_rate", "decay", "clipnorm", "sequence_length", "cache"]}
     excludes = {"quantize": ["dtype", "learn"]}  # gradients are too fine for bytes
 
     def check(self) -> None:
@@ -645,6 +649,7 @@ class ExportingArguments(TypedDict, total=False):
     decay: float | None
     clipnorm: float | None
     sequence_length: int | None
+    cache: int | None
 
 
 def format_of(path: StrPath) -> str:

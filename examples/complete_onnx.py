@@ -6,6 +6,7 @@ Needs numpy, onnxruntime and tokenizers. WORDS.txt is that of the RUN. The answe
 `dualnet.complete`, but for scripts that write no spaces.
 """
 
+import re
 import sys
 import unicodedata
 from collections import defaultdict
@@ -16,14 +17,21 @@ import onnxruntime
 from tokenizers import Tokenizer
 
 BEAM, K, APOSTROPHES = 8, 3, "'\u2019"
+BLANK_LINES = r"\n(?:[ \t\r\f\v]*\n)+"
 
 
 def in_word(c):
     return c in APOSTROPHES or unicodedata.category(c)[0] in "LMN"
 
 
+def words_in(text):
+    words = "".join(c if in_word(c) else " " for c in text).split()
+    return {word.strip(APOSTROPHES) for word in words}
+
+
 class Completer:
-    def __init__(self, path, words):
+    def __init__(self, path, words, end=BLANK_LINES):
+        self.end = end  # what `<eos>` stands for; "\n" where a document is a line
         self.session = onnxruntime.InferenceSession(path)
         self.tokenizer = Tokenizer.from_file(f"{path}.tokenizer.json")
         printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -38,20 +46,24 @@ class Completer:
         self.eos, tokens = ids["<eos>"], {piece.decode(errors="ignore") for piece in self.pieces}
         self.known = {token[1:] for token in tokens if token[:1] == " "}
         self.known |= {form for word in words for form in (word, word[:1].upper() + word[1:])}
-        self.outputs = [output.name for output in self.session.get_outputs()]
+        outputs = [output.name for output in self.session.get_outputs()]
+        self.outputs = [name.removeprefix("new_") for name in outputs]
         shapes = {i.name: i.shape[1] for i in self.session.get_inputs()[1:]}
         self.zeros = {name: np.zeros((1, size), np.float32) for name, size in shapes.items()}
 
-    def run(self, ids, states):
-        """Read a token of each row; return all that the file answers, and the new states."""
-        answer = self.session.run(None, {"ids": np.array(ids, np.int32)[:, None], **states})
-        answer = dict(zip(self.outputs, answer))
-        return answer, {name: answer.get(f"new_{name}", states[name]) for name in states}
+    def encode(self, text):
+        first, *others = (
+            self.tokenizer.encode(document, add_special_tokens=False).ids
+            for document in re.split(self.end, text)
+        )
+        return sum(([self.eos, *ids] for ids in others), first)
 
     def step(self, ids, states):
         """Read a token of each row; return log p of the next ones, and the new states."""
-        answer, states = self.run(ids, states)
-        logits = answer["logits"][:, 0] - answer["logits"][:, 0].max(-1, keepdims=True)
+        inputs = {name: states[name] for name in self.zeros}
+        inputs["ids"] = np.array(ids, np.int32)[:, None]
+        states = {**states, **dict(zip(self.outputs, self.session.run(None, inputs)))}
+        logits = states["logits"][:, 0] - states["logits"][:, 0].max(-1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(-1, keepdims=True)), states
 
     def allowed(self, left, is_first, may_space):
@@ -64,8 +76,11 @@ class Completer:
         letters = self.is_word & (~spaced | bool(left) | may_space)
         return np.where(begins, letters, inside), begins
 
-    def __call__(self, text, **memory):
-        """Return the likeliest words at the end of `text`, and their probabilities."""
+    def __call__(self, text, words=(), **states):
+        """Return the likeliest words at the end of `text`, and their probabilities.
+
+        `words` are known beside those of the file; `states` are those of a reader.
+        """
         begun = next((i for i in range(len(text)) if all(map(in_word, text[i:]))), len(text))
         word = text[begun:].lstrip(APOSTROPHES)
         before = text[: len(text) - len(word)]
@@ -73,8 +88,8 @@ class Completer:
         may_space = not spelt and last not in ("", *" \t\r\n")
         if last == " ":
             before, spelt = before[:-1], b" " + spelt
-        states = {**self.zeros, **memory}
-        for token in [self.eos, *self.tokenizer.encode(before, add_special_tokens=False).ids]:
+        states = {**self.zeros, **states}
+        for token in [self.eos, *self.encode(before)]:
             log_p, states = self.step([token], states)
 
         rows, totals, found, mass = [b""], np.zeros(1), [], 0.0 if spelt else 1.0
@@ -106,11 +121,11 @@ class Completer:
             rows, totals, log_p = [rows[i] for i in kept], totals[kept], log_p[kept]
             states = {name: state[kept] for name, state in states.items()}
 
-        words = defaultdict(float)
+        sums = defaultdict(float)
         for total, so_far in found:
-            words[so_far.decode(errors="replace").removeprefix(" ")] += float(np.exp(total)) / mass
-        known = self.known | set("".join(c if in_word(c) else " " for c in text).split())
-        offered = [(p, w) for w, p in words.items() if w in known and w[-1] not in APOSTROPHES]
+            sums[so_far.decode(errors="replace").removeprefix(" ")] += float(np.exp(total)) / mass
+        known = {*self.known, *words, *words_in(text)}
+        offered = [(p, w) for w, p in sums.items() if w in known and w[-1] not in APOSTROPHES]
         return [(w, p) for p, w in sorted(offered, reverse=True)[:K]]
 
 

@@ -1,92 +1,107 @@
 """Completes words for many readers and learns from each, without dualnet and TensorFlow.
 
-Usage: python learn_onnx.py MODEL.onnx WORDS.txt READERS.db READER complete TEXT
-       python learn_onnx.py MODEL.onnx WORDS.txt READERS.db READER learn TEXT
-       python learn_onnx.py MODEL.onnx WORDS.txt READERS.db READER forget
+Usage: python learn_onnx.py MODEL.onnx WORDS.txt READER.npz complete TEXT
+       python learn_onnx.py MODEL.onnx WORDS.txt READER.npz learn TEXT
 
-MODEL.onnx is an export with `--learn`. READERS.db, a file of SQLite, keeps the memories. A reader
-learns as a `dualnet.Learner` does. Needs what complete_onnx.py needs, and that file beside it.
+MODEL.onnx is an export with `--learn`. READER.npz keeps a reader, who learns as a `dualnet.Learner`
+does: it is a file of `Learner.save`, and made where there is none. Delete it to forget the reader.
+Needs what complete_onnx.py needs, and that file beside it.
 """
 
-import contextlib
-import sqlite3
+import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from complete_onnx import Completer
-
-LENGTH = 20  # tokens of a step
-DEFAULT = np.array([-1], np.float32)  # of a setting: that of the export
+from complete_onnx import BLANK_LINES, Completer, words_in
 
 
 class Readers(Completer):
-    def __init__(self, path, words, database):
+    def __init__(self, path, words):
         super().__init__(path, words)
         self.lesson = onnxruntime.InferenceSession(f"{path}.learn.onnx")
-        self.losses = [output.name for output in self.lesson.get_outputs()]
-        self.sizes = [*(value.size for value in self.zeros.values()), 1]
-        self.database = database
-        with self.opened() as kept:
-            kept.execute("create table if not exists readers (name primary key, value)")
+        self.new, self.lock = f"{path}.reader.npz", threading.Lock()
+        # In the order of a file; "ring" has the last tokens, ids plus 1, and 0 for none.
+        self.names = ["memory", *(name for name in self.zeros if name != "memory"), "ring"]
+        self.about, *_ = self.load(self.new)
+        is_line = "documents=line" in self.about["reads"][0]
+        self.end = "\n" if is_line else BLANK_LINES
 
-    @contextlib.contextmanager
-    def opened(self):
-        """Open the memories; others wait until what is done with them is written."""
-        connection = sqlite3.connect(self.database, timeout=600, isolation_level=None)
-        with contextlib.closing(connection) as kept:
-            kept.execute("pragma secure_delete = on")  # what is deleted is overwritten
-            kept.execute("begin immediate")
-            yield kept
-            kept.execute("commit")
+    def load(self, file):
+        """Return what a file says of the reader, the types of its arrays, and these."""
+        with np.load(file if os.path.exists(file) else self.new) as data:
+            arrays = dict(data)
+        about = json.loads(arrays.pop("about").tobytes())
+        types = {key: array.dtype for key, array in arrays.items()}
+        rows = [array.astype(np.float32)[None] for array in arrays.values()]
+        return about, types, {"ring": np.zeros((1, 0)), **dict(zip(self.names, rows))}
 
-    def load(self, kept, reader):
-        """Return the memory and the states of a reader, and the token that was read last."""
-        row = kept.execute("select value from readers where name = ?", [reader]).fetchone()
-        if row is None:
-            return dict(self.zeros), self.eos
-        *parts, last = np.split(np.frombuffer(row[0], np.float32), np.cumsum(self.sizes)[:-1])
-        return {name: part[None] for name, part in zip(self.zeros, parts)}, int(last[0])
+    def save(self, file, about, types, states):
+        """Write a reader into a file, whole or not at all."""
+        named = zip(self.names, types.items())
+        arrays = {key: states[name][0].astype(dtype) for name, (key, dtype) in named}
+        with open(f"{file}.new", "wb") as data:
+            np.savez(data, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+        os.replace(f"{file}.new", file)
 
-    def complete(self, reader, text):
-        """Return the likeliest words at the end of `text` for `reader`, and their probabilities."""
-        with self.opened() as kept:
-            states, _ = self.load(kept, reader)
-        return self(text, memory=states["memory"])
+    def step(self, ids, states):
+        """Read a token of each row; make likelier what followed the same tokens before."""
+        log_p, states = super().step(ids, states)
+        rings = np.append(states["ring"], np.array(ids)[:, None] + 1, axis=1)[:, 1:]
+        p = np.exp(log_p.astype(np.float64))
+        for row, ring in enumerate(rings.astype(int)):
+            places = np.flatnonzero(ring)
+            for length, weight in zip(range(len(ring)), self.about["cache_weights"]):
+                if length:
+                    places = places[places >= length]
+                    places = places[ring[places - length] == ring[-length]]
+                counts = np.bincount(ring[places] - 1, minlength=p.shape[1])
+                total = max(len(places) + 2 * np.count_nonzero(counts), 1)
+                p[row] = (1 - weight * len(places) / total) * p[row] + weight * counts / total
+        return np.log(p), {**states, "ring": rings}
 
-    def learn(self, reader, text):
-        """Let `reader` learn from `text`; return the perplexity before that."""
-        with self.opened() as kept:
-            states, last = self.load(kept, reader)
-            ids = [last, *self.tokenizer.encode(text, add_special_tokens=False).ids]
-            losses = []
-            for i in range(0, len(ids) - 1, LENGTH):
-                targets = np.array([ids[i + 1 : i + LENGTH + 1]], np.int32)
-                answers = []
-                for token in ids[i : i + targets.size]:
-                    answer, states = self.run([token], states)
-                    answers.append(answer)
-                read = [name for name in answer if name.startswith("read_")]
-                inputs = {name: np.concatenate([one[name] for one in answers], 1) for name in read}
-                inputs |= {"targets": targets, "weights": np.ones(targets.shape, np.float32)}
-                inputs |= dict.fromkeys(("learning_rate", "decay", "clipnorm"), DEFAULT)
-                answer = self.lesson.run(None, {**inputs, "memory": states["memory"]})
-                learnt = dict(zip(self.losses, answer))
-                states["memory"] = learnt["new_memory"]
-                losses.append(learnt["losses"][0])
-            value = np.concatenate([*states.values(), [[ids[-1]]]], axis=1).astype(np.float32)
-            row = [reader, value.tobytes()]
-            kept.execute("insert or replace into readers values (?, ?)", row)
-        return float(np.exp(np.concatenate(losses).mean())) if losses else 1.0
+    def complete(self, file, text):
+        """Return the likeliest words at the end of `text` for a reader, and their probabilities."""
+        about, _, states = self.load(file)
+        ring = states["ring"]
+        if about["last"] != self.eos:  # with which the text begins
+            ring = np.append(ring, [[about["last"] + 1]], axis=1)[:, 1:]
+        return self(text, about["words"], memory=states["memory"], ring=ring)
 
-    def forget(self, reader):
-        """Delete the memory of `reader`."""
-        with self.opened() as kept:
-            kept.execute("delete from readers where name = ?", [reader])
+    def learn(self, file, text):
+        """Let a reader learn from `text`; return the perplexity before that."""
+        with self.lock:  # another thread may have the same file
+            about, types, states = self.load(file)
+            settings, losses = about["settings"], []
+            length = settings["sequence_length"]
+            ids = [about["last"], *self.encode(text)]
+            for i in range(0, len(ids) - 1, length):
+                targets, steps = ids[i + 1 : i + length + 1], []
+                for token, target in zip(ids[i:], targets):
+                    log_p, states = self.step([token], states)
+                    losses.append(-log_p[0, target])
+                    steps.append(states)
+                reads = [name for name in states if name.startswith("read_")]
+                inputs = {name: np.concatenate([one[name] for one in steps], 1) for name in reads}
+                for name in ("learning_rate", "decay", "clipnorm"):
+                    inputs[name] = np.array([settings.get(name, 0)], np.float32)
+                inputs["targets"] = np.array([targets], np.int32)
+                inputs["weights"] = np.ones((1, len(targets)), np.float32)
+                inputs["memory"] = states["memory"]
+                answer = self.lesson.run(["new_memory", "applied"], inputs)
+                states["memory"], [applied] = answer
+                about["skipped"] += int(not applied)
+            about["tokens"] += len(losses)
+            about["words"] = sorted({*about["words"], *words_in(text)} - self.known)
+            about["last"] = ids[-1]
+            self.save(file, about, types, states)
+        return float(np.exp(np.mean(losses))) if losses else 1.0
 
 
 if __name__ == "__main__":
-    model, words, database, reader, command, *texts = sys.argv[1:]
-    readers = Readers(model, Path(words).read_text("utf-8").split(), database)
-    print(getattr(readers, command)(reader, *texts))
+    model, words, reader, command, text = sys.argv[1:]
+    readers = Readers(model, Path(words).read_text("utf-8").split())
+    print(getattr(readers, command)(reader, text))

@@ -139,6 +139,12 @@ def test_a_file_reads_the_memory_that_a_learner_saved(tmp_path, suffix):
     assert not answer["applied"].any()
     np.testing.assert_array_equal(answer["memory"], memory)
 
+    # Nor does a row without tokens, which does not even decay.
+    settings = dict.fromkeys(settings, np.full(1, 0.5, "float32"))
+    answer = learn(targets=ids, weights=0 * weights, memory=memory, **settings, **tile)
+    assert answer["applied"].all()
+    np.testing.assert_array_equal(answer["memory"], memory)
+
 
 @pytest.mark.parametrize("suffix", [".onnx", ".tflite"])
 def test_files_that_learn_hold_each_weight_once(tmp_path, suffix):

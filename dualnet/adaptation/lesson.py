@@ -87,7 +87,9 @@ class Lesson(Reader):
             return [answer["losses"]], [answer["losses"], *answer["states"]]
 
         # The gradient of the sum of the rows' mean losses.
-        means = weights / ops.maximum(ops.sum(weights, axis=1, keepdims=True), 1.0)
+        count = ops.sum(weights, axis=1, keepdims=True)
+        means = weights / ops.maximum(count, 1.0)
+        settings["decay"] = settings["decay"] * ops.minimum(count, 1.0)  # of no tokens, not even it
         [gradient], [losses, *states] = _backend.vjp(losses_with, [memory], [means])
         gradient = self._clipped(gradient, settings["clipnorm"])
         update = {"sgd": self._sgd, "rms": self._rms, "nadam": self._nadam}[self.rule]

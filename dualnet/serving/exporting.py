@@ -34,9 +34,11 @@ ONLY_FOR = {
     "quantize": ("onnx", "litert"),
     "dtype": ("litert",),
     "check_file": ("onnx", "litert"),
+    "cache": ("onnx", "litert"),
 }
 CHECK = "check.json"  # beside a file, what was measured of it
-BESIDE = (*TOKENIZER_FILES, LICENCES, CHECK, "learn.onnx", "weights")
+READER = "reader.npz"  # beside a file that learns, a `Learner` that has read nothing
+BESIDE = (*TOKENIZER_FILES, LICENCES, CHECK, READER, "learn.onnx", "weights")
 MOST_CHECKED = 10_000  # tokens
 
 
@@ -119,6 +121,7 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
       name of an input. The tokeniser is written beside it, such as `model.onnx.vocabulary.txt`.
       With `learn` the step takes a `memory`, and a second graph, the signature `learn` or the file
       `model.onnx.learn.onnx`, returns a new one. Both ONNX files then read `model.onnx.weights`.
+      `model.onnx.reader.npz` is the file of a `dualnet.Learner` that has read nothing.
     - "transformers" writes a folder that Hugging Face's library opens with `dualnet.transformers`.
     - "sherpa-onnx" writes an ONNX file for the speech recogniser sherpa-onnx, from a model whose
       layers are plain LSTMs of one size, in the ids of `tokens`.
@@ -237,6 +240,10 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
         for suffix, data in files.items():
             (unfinished / f"{path.name}{suffix}").write_bytes(data)
             flush(unfinished / f"{path.name}{suffix}")
+        if request.learn is not None:
+            from dualnet.serving.learning import new_learner
+
+            new_learner(model, request).save(unfinished / f"{path.name}.{READER}")
         if ids is not None:
             from dualnet.serving import one_step
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,6 +15,7 @@ from dualnet.adaptation.step_size import with_own_settings
 from dualnet.adaptation.weights import ADDED, adapted
 from dualnet.builders import LanguageModel, TranslationModel, checksum_of
 from dualnet.corpora.sentence_batches import PADDING_ID
+from dualnet.learners import CACHE, Learner
 from dualnet.requests import Exporting, LearnerRule
 from dualnet.serving import requests
 from dualnet.serving.requests import Endpoint, Input
@@ -43,11 +45,7 @@ class Learning:
             required = f"must name weights that learn for each row of a batch: {names}, 'matrix:8'"
             others = "with a rank, or several, in a model without a cache or a core of your own."
             raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
-        settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
-        learner_rule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
-        if learner_rule.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
-            learner_rule = LearnerRule.of(settings)
-        self.settings = dataclasses.replace(learner_rule, rule="sgd").of_rule()
+        self.settings = settings_for(model, request)
 
     def settings_of(self, inputs: Tensors) -> Tensor:
         """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
@@ -57,6 +55,22 @@ class Learning:
             default = self.settings.get(name, 0.0)
             columns[name] = tf.where(inputs[name] < 0, default, inputs[name])
         return tf.stack([*columns.values()], axis=1)
+
+
+def settings_for(model: LanguageModel, request: Exporting) -> dict[str, Any]:
+    """Return the settings that readers of an export learn by, if they name no other."""
+    settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
+    learner_rule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
+    if learner_rule.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
+        learner_rule = LearnerRule.of(settings)
+    return dataclasses.replace(learner_rule, rule="sgd").of_rule()
+
+
+def new_learner(model: LanguageModel, request: Exporting) -> Learner:
+    """Return a learner that learns as the readers of an export do."""
+    cache = CACHE if request.cache is None else request.cache
+    settings: Any = settings_for(model, request)
+    return Learner(model, request.learn, rule="sgd", cache=cache, **settings)
 
 
 class Memories(Learning):
@@ -195,11 +209,9 @@ class Memories(Learning):
             "moments": [], "settings": self.settings_of(inputs),
         }  # fmt: skip
         answer = self.lesson.learn(self.lesson.graph, segment)
-        learns = tf.reduce_any(read, axis=1)  # else not even a decay
-        memory = tf.where(learns[:, None], answer["memory"], memory)
         states = [tf.cast(state, tf.float32) for state in answer["states"]]
         log_p = tf.where(read, -answer["losses"], 0.0)
-        return log_p, (states, memory), answer["applied"] | ~learns
+        return log_p, (states, answer["memory"]), answer["applied"]
 
     def _answer(self, learnt: Learnt, answer: Tensors) -> Tensors:
         """Return `answer` with the memories and the states after what was read."""
