@@ -47,7 +47,7 @@ def logits_of(model, text):
 
 
 def table(data, reading, key):
-    """Return a column of a reading, a row for each unit, with ids by their names."""
+    """Return a column of a reading, a row for each token, with ids by their names."""
     column = reading[key]
     if key in ("likeliest", "favoured"):
         column = [data["names"][i] for i in column]
@@ -149,15 +149,15 @@ def test_the_pieces_are_the_text_again(model):
 def test_words_are_those_of_surprisal_and_characters_are_whole(model):
     text = "The “cat” — 5\u00a0dogs\nläuft"
     data = data_of(dualnet.look(model, text))
-    if list(data["levels"]) == ["word"]:  # the units are words
+    if list(data["levels"]) == ["word"]:  # the tokens are words
         assert data["levels"]["word"] == [*range(len(data["ids"]))]
         return
-    assert list(data["levels"]) == ["unit", "word"]
+    assert list(data["levels"]) == ["token", "word"]
     words = dualnet.surprisal(model, text, words=True)
     sums = np.add.reduceat(data["readings"][0]["bits"], data["levels"]["word"])
     np.testing.assert_allclose(sums, [word["surprisal"] for word in words], rtol=1e-3)
-    ends = [*data["levels"]["unit"][1:], len(data["ids"])]
-    pieces = ["".join(data["pieces"][i:j]) for i, j in zip(data["levels"]["unit"], ends)]
+    ends = [*data["levels"]["token"][1:], len(data["ids"])]
+    pieces = ["".join(data["pieces"][i:j]) for i, j in zip(data["levels"]["token"], ends)]
     assert all(pieces) and "“" in "".join(pieces) and len(pieces) <= len(text)
 
 

@@ -189,7 +189,7 @@ def test_the_arrow_keys_move_along_the_words_from_one_tab_stop(browser):
     browser.press(Keys.END)
     assert browser.here() == len(browser.data["ids"]) - 1
     browser.press(Keys.HOME, Keys.ARROW_DOWN)
-    assert browser.here() == 6  # below the first word: each sentence and its end are 6 units
+    assert browser.here() == 6  # below the first word: each sentence and its end are 6 tokens
     browser.press(Keys.ARROW_UP)
     assert browser.here() == 0
     browser.press(Keys.ESCAPE)
@@ -260,7 +260,7 @@ def test_the_text_stands_as_it_was_written_and_runs_no_script(driver, tmp_path):
     assert not browser.find("#views").is_displayed()  # one reading: nothing to switch
 
 
-def test_units_and_words_are_switched_and_a_word_has_the_sum_of_its_units(driver, tmp_path):
+def test_tokens_and_words_are_switched_and_a_word_has_the_sum_of_its_tokens(driver, tmp_path):
     text = "the “cat” — 5\u00a0dogs\nläuft"
     page = dualnet.look(a_model("lstm", 5, ByteTokenizer()), text)
     browser = Browser(driver).open(page, tmp_path)
@@ -269,16 +269,16 @@ def test_units_and_words_are_switched_and_a_word_has_the_sum_of_its_units(driver
     browser.hover(browser.word(4))
     facts = browser.find("#details").text
     bits = browser.data["readings"][0]["bits"]
-    assert "units 5\u20137 of" in facts and f"{sum(bits[4:7]):.1f} bits in all" in facts
+    assert "tokens 5\u20137 of" in facts and f"{sum(bits[4:7]):.1f} bits in all" in facts
     assert "“ (2 of 3)" in facts
     browser.choose("word")
     assert browser.texts(".w") == ["the", "“cat”", "—", "5", "dogs", "↵", "läuft"]
     browser.hover(browser.word(0))
     facts = browser.find("#details").text
-    assert "word 1 of 7, 3 units" in facts and f"{sum(bits[:3]):.1f} bits in all" in facts
-    assert "Perplexity of the units up to each word" in browser.find("#chart-title").text
+    assert "word 1 of 7, 3 tokens" in facts and f"{sum(bits[:3]):.1f} bits in all" in facts
+    assert "Perplexity of the tokens up to each word" in browser.find("#chart-title").text
     browser.run("document.querySelectorAll('.w')[6].click()")
-    browser.choose("unit")
+    browser.choose("token")
     assert browser.texts(".w.here") == ["l"]
 
 

@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { names, ids, pieces, before, readings, models } = data;
-  const levels = Object.keys(data.levels); // "word" alone, or "unit" and "word"
+  const levels = Object.keys(data.levels); // "word" alone, or "token" and "word"
   const STEPS = 9; // colours of each scale, as in the style sheet
   const byId = (id) => document.getElementById(id);
   const [text, details, plot] = ["text", "details", "plot"].map(byId);
@@ -22,7 +22,7 @@
   };
   const shown = () => readings.find((r) => r.model === state.model && r.kind === state.kind);
 
-  // --- what has a colour: a unit, the units of one character, or those of a word ---------
+  // --- what has a colour: a token, the tokens of one character, or those of a word ---------
 
   function grouped(level) {
     const starts = data.levels[level];
@@ -30,13 +30,13 @@
       const end = starts[k + 1] ?? ids.length;
       let whole = pieces[first];
       for (let i = first + 1; i < end; i++) whole += before[i] + pieces[i];
-      return { first, end, whole, units: Array.from({ length: end - first }, (_, i) => first + i) };
+      return { first, end, whole, tokens: Array.from({ length: end - first }, (_, i) => first + i) };
     });
   }
 
   const finest = grouped(levels[0]);
   let groups = finest;
-  const sum = (values, { units }) => units.reduce((total, i) => total + values[i], 0);
+  const sum = (values, { tokens }) => tokens.reduce((total, i) => total + values[i], 0);
 
   function label({ model, kind }) {
     const learns = readings.some((r) => r.kind === "learning");
@@ -149,7 +149,7 @@
   }
 
   function regroup() {
-    const unit = state.at === null ? -1 : groups[state.at].first;
+    const token = state.at === null ? -1 : groups[state.at].first;
     groups = grouped(state.level);
     state.at = null;
     here = null;
@@ -157,7 +157,7 @@
     writeText();
     compare();
     paint();
-    if (unit >= 0) choose(groups.findIndex(({ end }) => unit < end), { focus: false });
+    if (token >= 0) choose(groups.findIndex(({ end }) => token < end), { focus: false });
   }
 
   function paint() {
@@ -186,10 +186,10 @@
   const spoken = ({ first, end, whole }) => (ids[end - 1] === data.eos && !whole.trim() ? "end of line"
     : whole.trim() || marked(whole) || nameOf(ids[first]));
 
-  function nameAt(i) { // of a unit of the text: a part of a character is named after that
+  function nameAt(i) { // of a token of the text: a part of a character is named after that
     const group = finest.find(({ end }) => i < end);
-    return group.units.length < 2 ? nameOf(ids[i])
-      : `${spoken(group)} (${i - group.first + 1} of ${group.units.length})`;
+    return group.tokens.length < 2 ? nameOf(ids[i])
+      : `${spoken(group)} (${i - group.first + 1} of ${group.tokens.length})`;
   }
 
   function likeliest(reading, i) {
@@ -263,13 +263,13 @@
   function describe(g) {
     const single = state.view === "surprisal";
     const group = groups[g];
-    const { first, end, units } = group;
-    const several = units.length > 1;
+    const { first, end, tokens } = group;
+    const several = tokens.length > 1;
     const count = (number) => number.toLocaleString("en");
     const place = state.level === levels[0]
       ? `${levels[0]}${several ? "s" : ""} ${count(first + 1)}${several ? `–${count(end)}` : ""}`
         + ` of ${count(ids.length)}`
-      : `word ${count(g + 1)} of ${count(groups.length)}, ${units.length} unit${several ? "s" : ""}`;
+      : `word ${count(g + 1)} of ${count(groups.length)}, ${tokens.length} token${several ? "s" : ""}`;
     const unknown = !several && ids[first] === data.unknown && names[ids[first]] !== pieces[first]
       ? `, read as ${names[ids[first]]}` : "";
     const parts = [
@@ -285,8 +285,8 @@
       parts.push(element("p", { className: "facts" },
         element("b", { textContent: bitsText(shown().sums[g]) }), " in all"));
     }
-    for (const i of units) {
-      if (several) parts.push(element("h3", { className: "unit", textContent: nameAt(i) }));
+    for (const i of tokens) {
+      if (several) parts.push(element("h3", { className: "token", textContent: nameAt(i) }));
       parts.push(...(single ? predictions(shown(), i) : [element("div", { className: "columns" },
         ...[readings[state.base], readings[state.other]].map((reading) =>
           column(reading.label, facts(reading, i, element("br")), likeliest(reading, i))))]));
@@ -296,13 +296,13 @@
 
   function sentence(g) {
     const reading = state.view === "surprisal" ? shown() : readings[state.other];
-    const { first, units } = groups[g];
+    const { first, tokens } = groups[g];
     const top = [];
     for (let k = first * reading.count; k < (first + 1) * reading.count; k++) {
       top.push(`${nameOf(reading.likeliest[k])} ${percent(reading.probabilities[k])}`);
     }
     const gained = state.view === "surprisal" ? "" : ` ${signed(gains[g])} bits gained.`;
-    const rank = units.length > 1 ? `${units.length} units` : `rank ${reading.ranks[first]}`;
+    const rank = tokens.length > 1 ? `${tokens.length} tokens` : `rank ${reading.ranks[first]}`;
     return `${spoken(groups[g])}: ${bitsText(reading.sums[g])}, ${rank}.${gained} `
       + `Likeliest: ${top.join(", ")}.`;
   }
@@ -538,7 +538,7 @@
     byId("levels").hidden = levels.length < 2;
     if (levels.length > 1) {
       byId("levels").append(...levels.map((level, i) =>
-        radio("level", level, level === "word" ? "Word" : "Unit", i === 0)));
+        radio("level", level, level === "word" ? "Word" : "Token", i === 0)));
     }
     byId("views").hidden = readings.length < 2;
     // By default what the second model gains over the first, else what learning gains.
@@ -557,10 +557,10 @@
     });
     byId("controls").addEventListener("submit", (event) => event.preventDefault());
     const best = readings.reduce((a, b) => (b.perplexity < a.perplexity ? b : a));
-    const unit = `${ids.length.toLocaleString("en")} ${levels[0]}${ids.length === 1 ? "" : "s"}`;
+    const token = `${ids.length.toLocaleString("en")} ${levels[0]}${ids.length === 1 ? "" : "s"}`;
     byId("summary").textContent = readings.length < 2
-      ? `${unit} · perplexity ${number(best.perplexity)}`
-      : `${unit} · lowest perplexity ${number(best.perplexity)}, by ${best.label}`;
+      ? `${token} · perplexity ${number(best.perplexity)}`
+      : `${token} · lowest perplexity ${number(best.perplexity)}, by ${best.label}`;
   }
 
   makeControls();

@@ -24,7 +24,7 @@ from dualnet.runs.shipped import shipped_of_english
 from dualnet.text import UNK, Tokenizer
 from dualnet.text.plain_text import check_text
 
-MOST_UNITS = 20_000  # of a page, which a browser shows without delay
+MOST_TOKENS = 20_000  # of a page, which a browser shows without delay
 Data = dict[str, Any]  # what `page.js` reads, JSON-serialisable
 HEIGHT = 760  # of a page in a notebook, in pixels
 
@@ -83,8 +83,8 @@ def look(
 ) -> Page:
     """Return a page that shows models reading `text`.
 
-    Each unit, or each word, whose surprisal is the sum of its units, is coloured by its
-    surprisal; the page shows the likeliest units at each place, the running perplexity, and the
+    Each token, or each word, whose surprisal is the sum of its tokens, is coloured by its
+    surprisal; the page shows the likeliest tokens at each place, the running perplexity, and the
     differences between models, and between fixed and learning weights. Of a gate that reads the
     current word it shows the words with the largest values, of a mixture the share of each
     expert.
@@ -188,14 +188,14 @@ def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
         if other != tokenizer:
             received = f"Received: {first!r} with {tokenizer!r}, {name!r} with {other!r}."
             way_out = " Make a page for each, or train them on one corpus."
-            required = "must have one tokeniser, so that they predict the same units."
+            required = "must have one tokeniser, so that they predict the same tokens."
             raise ArgumentError("models", f"{required} {received}", way_out)
     return tokenizer
 
 
 def _check_units(ids: np.ndarray, tokenizer: Tokenizer) -> None:
-    if len(ids) > MOST_UNITS:
-        message = f"must have at most {MOST_UNITS:,} units of the tokeniser."
+    if len(ids) > MOST_TOKENS:
+        message = f"must have at most {MOST_TOKENS:,} tokens."
         raise ArgumentError("text", f"{message} Received: {len(ids):,}. Show a part of it.")
     words = ids[ids != tokenizer.eos_id]
     unknown = -1 if tokenizer.unk_id is None else tokenizer.unk_id
@@ -214,7 +214,7 @@ def _data(
 ) -> Data:
     """Return the data of the page, JSON-serialisable.
 
-    The names of units stand once, in `names`; all else refers to them by id.
+    The names of tokens stand once, in `names`; all else refers to them by id.
     """
     eos_id = tokenizer.require_eos()
     used = {eos_id, *ids.tolist()}
@@ -237,7 +237,7 @@ def _data(
     return {
         "names": {i: tokenizer.words[i] for i in sorted(used)},
         "ids": ids.tolist(),
-        "eos": eos_id,  # before the first unit, too
+        "eos": eos_id,  # before the first token, too
         "unknown": tokenizer.unk_id,
         "pieces": pieces,
         "before": gaps,
@@ -249,16 +249,16 @@ def _data(
 
 
 def _levels(text: str, tokenizer: Tokenizer, ids: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the units at which what the page colours begins, the finest level first.
+    """Return the tokens at which what the page colours begins, the finest level first.
 
-    Units that spell a character between them are coloured as one; so are, if they are fewer, the
+    Tokens that spell one character together are coloured as one; so are, if they are fewer, the
     words.
     """
     _, units = tokenizer.whole_units(ids)
     words = words_of(tokenizer, text).starts
     if tokenizer.kind == "words":
         return {"word": units}
-    return {"unit": units} | ({"word": words} if len(words) < len(units) else {})
+    return {"token": units} | ({"word": words} if len(words) < len(units) else {})
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a model predicts at each unit of a text, with fixed weights or with weights that learn."""
+"""What a model predicts at each token of a text, with fixed weights or with weights that learn."""
 
 import contextlib
 import math
@@ -16,19 +16,19 @@ from dualnet.evaluation.arguments import perplexity_of
 from dualnet.layers import DOCOutput, IOGate
 from dualnet.requests import DynamicEvaluating
 
-SEGMENT = 256  # units that a call reads
-COUNT = 5  # words shown at each unit
+SEGMENT = 256  # tokens that a call reads
+COUNT = 5  # words shown at each token
 LOGITS = 2**24  # computed by a call at most: 64 MB
 
 
 class Reading(NamedTuple):
-    """What a model predicted at each unit of a text.
+    """What a model predicted at each token of a text.
 
     Attributes:
         perplexity: float, on the text.
-        segment: int or None. Units that the model scored before it learnt from them.
-        columns: dict of arrays with a row for each unit: `bits`, its surprisal; `ranks`, its place
-            among all by probability, from 1 on; `likeliest`, ids of the likeliest units, and their
+        segment: int or None. Tokens that the model scored before it learnt from them.
+        columns: dict of arrays with a row for each token: `bits`, its surprisal; `ranks`, its place
+            among all by probability, from 1 on; `likeliest`, ids of the likeliest tokens, and their
             `probabilities`. With a gate, `favoured`, ids of its largest values, and these values,
             `gates`. With a mixture, `shares`, the prior of each expert.
     """
