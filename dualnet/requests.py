@@ -26,7 +26,7 @@ class ReadingCorpus(Dividing):
     """How a corpus given by name is read, see `corpora.load`; on resuming, as before."""
 
     tokenizer: StrPath | None = None
-    """words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train with N units;
+    """words, characters, bytes; bpe:N, unigram:N or word-piece:N, learnt from train with N tokens;
     or the path of a tokenizer.json, or of a .model of SentencePiece (default: bpe:N with an N that
     suits the text; words for a named corpus and for a text whose rare words are <unk>)."""
 
@@ -103,9 +103,9 @@ class Evaluating(Reading):
     group = "how to read"
 
     top_k: Sequence[int] = field((), check_top_k, metavar="K", type=int, nargs="+")
-    """ints, at least 1. Also compute the share of tokens that are among the k likeliest units, for
-    each k. A unit as likely as the token counts as likelier, so that a model that cannot tell units
-    apart scores 0. Excludes MC dropout."""
+    """ints, at least 1. Also compute the share of tokens that are among the k likeliest, for
+    each k. One as likely as the right one counts as likelier, so that a model that cannot tell
+    tokens apart scores 0. Excludes MC dropout."""
 
     batch_size: int = count(1)
     """int. Number of parallel streams that the text is read as: faster, but each starts from the

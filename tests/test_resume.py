@@ -398,7 +398,7 @@ def test_a_file_of_another_run_of_the_same_shapes_is_noticed_and_named(corpus, t
     copy = shutil.copytree(tmp_path / "1", tmp_path / "copy")
     shutil.rmtree(copy / "checkpoints")
     before = (copy / "model.weights.h5").read_bytes()
-    with pytest.raises(FileNotFoundError, match="without any.*Go on from its weights into"):
+    with pytest.raises(FileNotFoundError, match="without any.*Fine-tune it into"):
         train(corpus, copy, resume=True, epochs=2)
     assert (copy / "model.weights.h5").read_bytes() == before
     shutil.copytree(tmp_path / "2" / "checkpoints", copy / "checkpoints")

@@ -122,7 +122,7 @@ def test_tokens_are_mapped_to_units(tmp_path):
     assert found.scored.tolist() == [7, 2, 4, 5, 3, 0, 4, 1, 7]
     assert (found.sos_id, found.unknown, found.unused) == (1, ("▁ZEBRA",), ("▁A",))
     assert found.summary() == (
-        "Tokens: 9; unknown to the model: 1 (▁ZEBRA). Units of the model that are no token: 1 (▁A)."
+        "Tokens: 9; unknown to the model: 1 (▁ZEBRA). Tokens that the recogniser lacks: 1 (▁A)."
     )
     # Without a token for the start of a text, an id behind the last is the start.
     assert mapped("a 0\nb 1\n", ("b", "<eos>", "a")).sos_id == 2
@@ -138,7 +138,7 @@ def test_tokens_are_mapped_to_units(tmp_path):
     ("text", "words", "message"),
     [
         ("a 0\nb 0", WORDS, "hold a token and its id on each line, each id once.*line 2: 'b 0'"),
-        ("<blk> 0\n<unk> 1\nthe 2", WORDS, r"a file with units of the model, such as .*THE.*the"),
+        ("<blk> 0\n<unk> 1\nthe 2", WORDS, r"a file with tokens of the model, such as .*THE.*the"),
     ],
 )
 def test_a_file_that_holds_no_tokens_of_the_model_is_refused(text, words, message, tmp_path):

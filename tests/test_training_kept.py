@@ -123,7 +123,7 @@ def test_every_command_takes_what_was_kept(whole, cli, tmp_path, folder):
     cli(f"{going_on} --keep-every 100..200")
     assert names(tmp_path / "on") == ["100", "200"]
     message = cli.refused(f"train dual_lstm --corpus {folder} --output {run} --resume")
-    assert "Kept after 200 words" in message and "Go on from its weights into a new RUN" in message
+    assert "Kept after 200 words" in message and "Fine-tune it into a new RUN" in message
 
 
 @once

@@ -35,7 +35,7 @@ class Measured:
 
     Attributes:
         top_k_accuracy: dict. For each k of `top_k`, the share of the tokens that were among the
-            k likeliest units.
+            k likeliest tokens.
 
     Example:
 

@@ -77,7 +77,7 @@ def favoured_words(
     Args:
         model: `LanguageModel` with a vocabulary and a gate on tokens alone (`IOGate`), whose
             values depend only on the current word.
-        words: str, or a sequence of str: units of the model's tokeniser, as `vocabulary.words`
+        words: str, or a sequence of str: tokens of the model, as `vocabulary.words`
             shows them: "the", or " the" with its space.
         count: int, at least 1. Number of words to return for each.
         corpus_tokens: int array `(num_tokens,)`, ids of the training text, to leave out rare

@@ -27,16 +27,16 @@ NEVER = -1e30  # finite, so that a recogniser's weight of 0 gives no nan
 
 @dataclasses.dataclass(frozen=True)
 class TokenMap:
-    """The result of `token_map`: the tokens of a recogniser as the units of a model.
+    """The result of `token_map`: the tokens of a recogniser as those of a model.
 
     Attributes:
-        read: The unit that each token is read as, and at last that of the start of a text: int64
-            `(tokens + 1,)`.
-        scored: The unit whose log-probability each token has: int64 `(tokens,)`. The number of
-            units for a token that is never written.
+        read: The model's token that each token is read as, and at last that of the start of a
+            text: int64 `(tokens + 1,)`.
+        scored: The model's token whose log-probability each token has: int64 `(tokens,)`. The
+            model's number of tokens for one that is never written.
         sos_id: int. The token that stands for the start of a text.
         unknown: tuple of str. The tokens that the model does not know, which are `<unk>`.
-        unused: tuple of str. The units of the model that no token stands for.
+        unused: tuple of str. The model's tokens that the recogniser lacks.
     """
 
     read: np.ndarray
@@ -46,24 +46,24 @@ class TokenMap:
     unused: tuple[str, ...]
 
     def summary(self) -> str:
-        """Return a line about what tokens and units do not share."""
+        """Return a line about the tokens that recogniser and model do not share."""
         unknown = f"unknown to the model: {len(self.unknown)}{_some(self.unknown)}"
-        unused = f"Units of the model that are no token: {len(self.unused)}{_some(self.unused)}"
+        unused = f"Tokens that the recogniser lacks: {len(self.unused)}{_some(self.unused)}"
         return f"Tokens: {len(self.scored)}; {unknown}. {unused}."
 
 
 def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
-    """Return the map from the tokens of a recogniser to the units of a model.
+    """Return the map from the tokens of a recogniser to those of a model.
 
-    - A token is the unit of the same spelling, lower-cased first if the tokeniser does so.
+    - A token is the model's of the same spelling, lower-cased first if the tokeniser does so.
     - `<sos/eos>`, `<sos>`, `<s>`, `<bos>`, `<eos>` and `</s>` are `<eos>`. The first of them that
       the file has is the start of a text; if it has none, an id behind the last is.
     - A token that the model does not know is read and scored as `<unk>`.
     - `<blk>`, `<blank>`, `<eps>`, `<pad>`, `#0`, `#1` and so on, and `<unk>` of a file where the
       model has none, are never written: their log-probability is -1e30.
 
-    Units of the model that are no token keep their share of the probability, so that scores are
-    those of `dualnet.score`.
+    Tokens that the recogniser lacks keep their share of the probability, so that scores are those
+    of `dualnet.score`.
 
     Args:
         tokens: the file `tokens.txt` of the recogniser, in UTF-8: a token and its id on each
@@ -72,7 +72,7 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: if it is no such file, has no unit of the model, or has unknown tokens and the
+        ValueError: if it is no such file, has no token of the model, or has unknown ones and the
             model no `<unk>`.
 
     Example:
@@ -112,9 +112,9 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
         read.append(unit)
     if not matched or (unknown and unk_id is None):
         strangers = [name for name in names if name not in units]
-        required = f"must be a file with units of the model, such as {tokenizer.words[:3]}."
+        required = f"must be a file with tokens of the model, such as {tokenizer.words[:3]}."
         received = f"Received: {os.fspath(tokens)!r}, where {strangers[:3]} are none."
-        way_out = " Train the model on text in the recogniser's units."
+        way_out = " Train the model on text in the recogniser's tokens."
         raise ArgumentError("tokens", f"{required} {received}", way_out)
     used = {*scored, eos_id, unk_id}
     return TokenMap(

@@ -275,7 +275,7 @@ def generate(
     With `beam`, return each prompt with its likeliest continuation instead, as `beam_search` finds
     it: nothing is drawn, and the text ends before its first `<eos>`.
 
-    Tokens are the units of the model's tokeniser: words, or parts of words, or bytes.
+    Tokens are what the model's tokeniser makes: words, or parts of words, or bytes.
     A text begins after `<eos>`, in the zero state. The state is carried, so each token is read
     once. Prompts are read in parallel. Each has its own random generator, made from `seed` and
     the prompt's position, so its continuation does not depend on the other prompts. `<unk>` is

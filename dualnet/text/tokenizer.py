@@ -209,7 +209,7 @@ class Tokenizer(abc.ABC):
     def whole_units(self, ids: Iterable[int]) -> tuple[list[str], np.ndarray]:
         """Return the tokens of `ids` as text, without broken characters.
 
-        Units that spell a character between them, such as bytes, are one.
+        Tokens that spell one character together, such as bytes, are one.
 
         Returns:
             The texts, `<eos>` and `<unk>` by name; the place in `ids` at which each begins, int64

@@ -406,7 +406,7 @@ def _check_resumable(run: Run, has_checkpoint: bool) -> None:
     is_trained = note.startswith(kept.NOTE) or (run.path / "metrics.csv").is_file()
     if is_trained and not has_checkpoint:
         message = "--resume needs the checkpoints of a RUN. Received: "
-        way_out = "Go on from its weights into a new RUN: give the folder in place of a model."
+        way_out = "Fine-tune it into a new RUN: give the folder in place of a model."
         raise FileNotFoundError(f"{message}{str(run.path)!r}, without any. {note} {way_out}")
 
 
