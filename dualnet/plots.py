@@ -191,7 +191,8 @@ def plot_search(
     for (name, (values, labels)), axes in zip(settings.items(), grid):
         axes.scatter(values, results, s=14, alpha=0.6)
         axes.scatter(values[best], results[best], s=30, color=BEST)
-        axes.set(xlabel=name, ylabel="perplexity")
+        axes.set_xlabel(name, fontsize=9)
+        axes.set_ylabel("perplexity", fontsize=9)
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
         _scale(axes, [results], cut=False)
@@ -199,7 +200,7 @@ def plot_search(
             axes.set_xscale("log")
             axes.xaxis.set_minor_formatter("")
         if labels:
-            axes.set_xticks(range(len(labels)), map(_short, labels))
+            axes.set_xticks(range(len(labels)), map(_short, labels), rotation=20, ha="right")
             axes.set_xlim(-0.5, len(labels) - 0.5)
     _save(figure, path)
 
