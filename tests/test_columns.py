@@ -86,6 +86,17 @@ def test_long_tables_keep_the_labels_of_pandas(model):
     assert [*pairs.index] == ["x", "y"] and [*pairs["sentence_good"]] == TEXTS[:2]
 
 
+@pytest.mark.slow  # `make test` does not install pandas
+@pytest.mark.parametrize("settings", [{}, {"by_sentence": True}, {"batch_size": 2}])
+def test_the_table_of_an_evaluation_has_the_loss_of_each_token_and_where_it_stands(model, settings):
+    needed("pandas", "pandas")
+    ids = np.array([0, 1, 5, 2, 3, 5])
+    found = dualnet.evaluate(model, ids, **settings)
+    table = found.to_frame()
+    assert [*table.position] == [*range(len(ids) - found.tokens, len(ids))]
+    assert np.exp(table.loss.mean()) == pytest.approx(found.perplexity, rel=1e-5)
+
+
 @pytest.mark.slow  # `make test` does not install pyarrow
 def test_arrays_and_tables_of_arrow_are_read_as_lists_are(model):
     [pa] = needed("parquet", "pyarrow")
@@ -108,6 +119,8 @@ def test_without_pandas_a_table_names_the_extra(model, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(ImportError, match=r"dualnet\[pandas\]"):
         dualnet.score(model, TEXTS).to_frame()
+    with pytest.raises(ImportError, match=r"dualnet\[pandas\]"):
+        dualnet.evaluate(model, np.arange(4)).to_frame()
 
 
 # --- minimal pairs

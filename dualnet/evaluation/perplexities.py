@@ -7,12 +7,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError
+from dualnet._columns import to_frame
 from dualnet._fields import documented
 from dualnet.builders import LanguageModel, Reader, check_language_model, questions, reader_of
 from dualnet.corpora.sentence_batches import sentence_ends
@@ -21,6 +22,9 @@ from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexi
 from dualnet.evaluation.comparison import Comparable, figures_of
 from dualnet.evaluation.mc_dropout import DropoutReader
 from dualnet.requests import Evaluating, EvaluatingArguments
+
+if TYPE_CHECKING:
+    import pandas
 
 DROPOUT_STEPS = 70  # as long as the windows in which Melis et al. train, and draw masks
 FACTORS = range(106, 78, -2)  # in hundredths; the logits are multiplied by them
@@ -79,6 +83,15 @@ class Evaluation(Measured, Comparable):
     dropout_scale: float = 1.0
     seed: int = 0
     window: int | None = None
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return a `pandas.DataFrame` with a row for each predicted token, in reading order.
+
+        Its columns are `position`, the index of the token in the text, and `loss`, -log p in nats.
+        Needs the extra `pandas`.
+        """
+        losses = enumerate(self.token_losses.tolist(), int(not self.by_sentence))
+        return to_frame({"position": position, "loss": loss} for position, loss in losses)
 
 
 def perplexity(
