@@ -228,6 +228,50 @@ def plot_attention(
     _save(figure, path)
 
 
+def plot_heat(
+    panels: Mapping[str, np.ndarray],
+    words: Sequence[str],
+    count: int,
+    path: str | Path,
+    *,
+    title: str,
+) -> None:
+    """Draw a heat map of each of `panels`, `(units, words)`, below each other, as a PNG.
+
+    Shows the `count` units whose values vary most. Values from 0 to 1 go from white to black, all
+    others from blue to red around 0.
+    """
+    width, height = min(60, 0.42 * len(words) + 2), 0.13 * count + 0.5
+    figure, grid = _grid(len(panels), columns=1, width=width, height=height)
+    figure.suptitle(f"Inside {_plain(title)}")
+    for (name, values), axes in zip(panels.items(), grid):
+        units = np.sort(np.argsort(-values.std(-1), kind="stable")[:count])
+        is_gate = values.min() >= 0 and values.max() <= 1
+        most = 1 if is_gate else np.abs(values).max()
+        colours, least = ("Greys", 0) if is_gate else ("RdBu_r", -most)
+        image = axes.imshow(values[units], cmap=colours, vmin=least, vmax=most, aspect="auto")
+        axes.set_yticks(range(len(units)), map(str, units), fontsize=6)
+        axes.set_xticks(range(len(words)), map(_short, words), rotation=60, fontsize=8)
+        axes.set_ylabel(f"unit of {_plain(name)}")
+        figure.colorbar(image, fraction=0.05)
+    _save(figure, path)
+
+
+def plot_parts(parts: Mapping[str, np.ndarray], tokens: Sequence[str], path: str | Path) -> None:
+    """Draw bars for the parts of the logit of each token, and a mark at their sum, as a PNG."""
+    places, thickness = np.arange(len(tokens)), 0.8 / len(parts)
+    title = "The logit of each token: what the word before adds to it, and what the past"
+    figure, (axes,) = _grid(1, columns=1, width=min(60, 0.45 * len(tokens) + 3), height=3.4)
+    for i, (name, values) in enumerate(parts.items()):
+        axes.bar(places + (i - 1) * thickness, values, thickness, label=name)
+    axes.plot(places, sum(parts.values()), "k_", markersize=12, label="sum")
+    axes.set_xticks(places, map(_short, tokens), rotation=60)
+    axes.set(title=title, ylabel="logit above the mean (nats)")
+    axes.grid(alpha=0.3, axis="y")
+    axes.legend()
+    _save(figure, path)
+
+
 def _grid(
     panels: int, *, columns: int, width: float, height: float
 ) -> tuple[Figure, Sequence[Axes]]:

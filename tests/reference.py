@@ -49,6 +49,8 @@ def gate_masks(masks, name, gates, vector):
 
 # --- cells: `step(x, states, weights, masks, **options)` returns the list of new states
 
+NOTED = {}  # the gates and other intermediate values of the last step, by name
+
 
 def lstm_step(x, states, weights, masks, *, capped_input_gate=False):
     """The weights hold the gates side by side: i, f, j, o."""
@@ -58,7 +60,9 @@ def lstm_step(x, states, weights, masks, *, capped_input_gate=False):
     b = np.split(weights.get("bias", np.zeros(4 * h.shape[1])), 4)
     i, f, j, o = (W[gate] + U[gate] + part for gate, part in zip("ifjo", b))
     i, f, o = sigmoid(i), sigmoid(f), sigmoid(o)
-    c = f * c + (np.minimum(i, 1 - f) if capped_input_gate else i) * np.tanh(j)
+    i = np.minimum(i, 1 - f) if capped_input_gate else i
+    c = f * c + i * np.tanh(j)
+    NOTED.update(i=i, f=f, j=np.tanh(j), o=o, c=c)
     return [o * np.tanh(c), c]
 
 
@@ -84,6 +88,7 @@ def mogrified(x, h, weights, masks, rounds, rank):
 
 def mogrifier_lstm_step(x, states, weights, masks, *, rounds, rank, capped_input_gate=False):
     x, h = mogrified(x, states[0], weights, masks, rounds, rank)
+    NOTED.update(modulated_x=x, modulated_h=h)
     return lstm_step(x, [h, states[1]], weights, {}, capped_input_gate=capped_input_gate)
 
 
@@ -98,6 +103,8 @@ def rewired_lstm_step(x, states, weights, masks, *, rounds, rank, capped_input_g
     f = sigmoid((i * j) @ weights["update_kernel"] + h @ weights["forget_kernel"] + b_f)
     c = f * states[1] + (np.minimum(i, 1 - f) if capped_input_gate else i) * j
     o = sigmoid((c * masks.get("recurrent", 1)) @ weights["output_kernel"] + b_o)
+    i = np.minimum(i, 1 - f) if capped_input_gate else i
+    NOTED.update(i=i, f=f, j=j, o=o, c=c, modulated_x=x, modulated_h=h)
     return [o * np.tanh(c), c]
 
 
@@ -115,6 +122,7 @@ def recurrent_highway_step(x, states, weights, masks, *, depth, gate_reads):
         else:
             t = t + h @ np.split(weights[f"recurrent_kernel_{k}"], 2, axis=1)[1]
         s = h * sigmoid(t) + s * (1 - sigmoid(t))
+        NOTED.update({f"h_{k}": h, f"t_{k}": sigmoid(t), f"s_{k}": s})
     return [s]
 
 
@@ -162,8 +170,19 @@ def depth_gated_lstm_step(
             elif k > 1:  # matrices, where the sizes differ
                 lower = below @ layer["depth_lower"]
                 below = lower if first_gate == "shared" else below @ layer["memory_kernel"]
-            memory = memory + sigmoid(z["d"] + layer["depth_previous"] * c + lower) * below
+            d = sigmoid(z["d"] + layer["depth_previous"] * c + lower)
+            memory = memory + d * below
+            NOTED[f"d_{k}"] = d
         o = sigmoid(z["o"] + peep("output", memory))
+        noted = {
+            "i": i,
+            "f": f,
+            "j": np.tanh(z["j"]),
+            "o": o,
+            "c": memory,
+            "h": o * np.tanh(memory),
+        }
+        NOTED.update({f"{name}_{k}": value for name, value in noted.items()})
         new_states += [o * np.tanh(memory), memory]
         below = memory
     return new_states
@@ -190,6 +209,7 @@ def gru_step(x, states, weights, masks):
     r = sigmoid(W["r"] + b["r"] + U["r"] + b_recurrent["r"])
     z = sigmoid(W["z"] + b["z"] + U["z"] + b_recurrent["z"])
     n = np.tanh(W["n"] + b["n"] + r * (U["n"] + b_recurrent["n"]))
+    NOTED.update(z=z, r=r, n=n)
     return [n + z * (h - n)]
 
 
@@ -233,6 +253,7 @@ def layernorm_lstm_step(x, states, weights, masks, *, placement, epsilon):
         sums = a + u + b
     i, f, j, o = np.split(sums, 4, axis=1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(j)
+    NOTED.update(i=sigmoid(i), f=sigmoid(f), j=np.tanh(j), o=sigmoid(o), c=c)
     shown = c if placement in ("output", "none") else normalised("cell", c)
     h = sigmoid(o) * np.tanh(shown)
     return [normalised("output", h) if placement == "output" else h, c]
@@ -269,6 +290,7 @@ def layernorm_gru_step(x, states, weights, masks, *, placement, epsilon):
             for gate, half in zip("zr", halves)
         )
         n = np.tanh(normalised("candidate", W["n"] + r * (U["n"] + b_recurrent["n"])) + b["n"])
+    NOTED.update(z=z, r=r, n=n)
     return [(1 - z) * n + z * h]
 
 

@@ -24,6 +24,7 @@ from dualnet.layers import (
     RewiredLSTMCell,
 )
 from dualnet.layers._layer_norm import layer_norm
+from dualnet.layers._records import recorded
 from tests import reference
 from tests.checks import (
     KINDS,
@@ -113,6 +114,21 @@ UNDROPPED = [
 @pytest.mark.parametrize(("kind", "options"), one_of_each_elsewhere(UNDROPPED), ids=name_of)
 def test_a_step_and_its_gradients_match_the_papers(kind, options, rng):
     check_step(built(kind(UNITS, **options), rng), rng)
+
+
+@once
+@pytest.mark.parametrize(("kind", "options"), UNDROPPED, ids=name_of)
+def test_a_cell_shows_the_gates_and_memories_of_the_papers(kind, options, rng):
+    cell = built(kind(UNITS, **options), rng)
+    x, states = a_step(cell, rng)
+    reference.NOTED.clear()
+    with recorded() as records:
+        cell(x, states)
+    reference_step(cell)(x, states, by_name(cell), {})
+    assert {name for _, name, _ in records} == set(reference.NOTED)
+    for owner, name, value in records:
+        assert owner is cell
+        np.testing.assert_allclose(array(value), reference.NOTED[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", few_elsewhere([

@@ -1,20 +1,21 @@
 """What the papers examine besides perplexity: gates, experts, rank and learning curves.
 
-Beside them the hidden states of all layers for the words of a text. Numbers are NumPy float64 on
-the host, vectors float32; figures are PNG files.
+Beside them what each layer computes for the words of a text. Numbers are NumPy float64 on the
+host, vectors float32; figures are PNG files.
 """
 
 import csv
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from keras import ops
 from numpy.typing import ArrayLike
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, as_texts, check_choice, did_you_mean
+from dualnet._checks import ArgumentError, as_texts, check_choice, did_you_mean, extra
 from dualnet._types import Tensors
 from dualnet.builders import (
     Graph,
@@ -33,15 +34,19 @@ from dualnet.evaluation.arguments import (
     vocabulary_of,
     vocabulary_with_eos,
 )
+from dualnet.evaluation.inside import parts_of_logits, read_inside
 from dualnet.evaluation.scoring import segments
-from dualnet.evaluation.words import words_of
+from dualnet.evaluation.words import Words, words_of
 from dualnet.layers import DOCOutput, IOGate, MixtureSoftmax
 from dualnet.text.plain_text import check_text
 
+if TYPE_CHECKING:
+    import pandas
+
 __all__ = [
-    "HiddenStates", "Rank", "Shares", "expert_shares", "favoured_words", "hidden_states",
-    "learning_curves", "plot_expert_shares", "plot_favoured_words", "plot_learning_curves",
-    "plot_singular_values", "rank",
+    "HiddenStates", "Rank", "Shares", "contributions", "expert_shares", "favoured_words",
+    "hidden_states", "inside", "learning_curves", "plot_contributions", "plot_expert_shares",
+    "plot_favoured_words", "plot_inside", "plot_learning_curves", "plot_singular_values", "rank",
 ]  # fmt: skip
 
 SEGMENT = 256  # tokens per call, each of which yields a row as wide as the vocabulary
@@ -424,6 +429,7 @@ class HiddenStates:
         ids: int32 `(num_tokens,)`.
         starts: int64 `(num_words,)`, the index of the first token of each word.
         layers: dict from the names of layers to float32 `(num_tokens, units)`.
+        tokens: The tokens by name, as `vocabulary.words` has them.
 
     Example:
 
@@ -438,9 +444,10 @@ class HiddenStates:
     words: tuple[str, ...]
     ids: np.ndarray = dataclasses.field(repr=False)
     starts: np.ndarray = dataclasses.field(repr=False)
-    layers: dict[str, np.ndarray] = dataclasses.field(repr=False)
+    layers: dict[Any, np.ndarray] = dataclasses.field(repr=False)
+    tokens: tuple[str, ...] = dataclasses.field(default=(), repr=False)
 
-    def of_words(self, how: str = "last") -> dict[str, np.ndarray]:
+    def of_words(self, how: str = "last") -> dict[Any, np.ndarray]:
         """Return float32 `(num_words, units)` for each layer.
 
         `how` is "last" for the vector after the last token of a word, or "mean" for that of all.
@@ -452,6 +459,21 @@ class HiddenStates:
         counts = (ends - self.starts)[:, None].astype("float32")
         layers = self.layers.items()
         return {name: np.add.reduceat(vectors, self.starts) / counts for name, vectors in layers}
+
+    def to_frame(self, each: str = "word") -> "pandas.DataFrame":
+        """Return a `pandas.DataFrame`, a row for each word or token; needs the extra `pandas`.
+
+        `each` is "word", for the vector after its last token, or "token". A column is a unit of a
+        layer: `frame["recurrence_1"]` has those of one. `frame.melt(ignore_index=False)` is long.
+        """
+        with extra("pandas", "`to_frame` needs pandas"):
+            import pandas
+        is_word = check_choice("each", each, ("word", "token")) == "word"
+        layers, index = (self.of_words(), self.words) if is_word else (self.layers, self.tokens)
+        frames = {name: pandas.DataFrame(vectors, list(index)) for name, vectors in layers.items()}
+        frame = pandas.concat(frames, axis=1)
+        levels = ["layer", "name", "unit"] if frame.columns.nlevels == 3 else ["layer", "unit"]
+        return frame.rename_axis(index=each, columns=levels)
 
 
 def hidden_states(
@@ -483,22 +505,160 @@ def hidden_states(
     >>> hidden.words, {name: vectors.shape for name, vectors in hidden.of_words().items()}
     (('a', 'cat'), {'embedding': (2, 4), 'recurrence_1': (2, 4), 'connection': (2, 4)})
     """
+    words, tokens, stream = _stream_of(model, text, split_punctuation)
+    vectors = np.concatenate([*read_outputs(model, _vectors, stream)])
+    outputs = model.graph.layer_outputs
+    ends = np.cumsum([output.shape[-1] for output in outputs.values()])
+    layers = dict(zip(outputs, np.split(vectors[1:].astype("float32"), ends[:-1], axis=1)))
+    return HiddenStates(words.words, words.ids, words.starts, layers, tokens)
+
+
+def _stream_of(
+    model: LanguageModel, text: str, split_punctuation: bool
+) -> tuple[Words, tuple[str, ...], np.ndarray]:
+    """Return the words of `text`, the names of its tokens, and their ids after `<eos>`."""
     check_language_model("model", model)
     vocabulary, eos_id = vocabulary_with_eos(model, way_out="Train it on a corpus with one.")
     words = words_of(vocabulary, check_text("text", text), split_punctuation=split_punctuation)
     if not words.words:
         raise ArgumentError("text", "must hold at least one word.", text=text)
-    stream = np.append(np.int32(eos_id), words.ids)
-    vectors = np.concatenate([*read_outputs(model, _vectors, stream)])
-    outputs = model.graph.layer_outputs
-    ends = np.cumsum([output.shape[-1] for output in outputs.values()])
-    layers = dict(zip(outputs, np.split(vectors[1:].astype("float32"), ends[:-1], axis=1)))
-    return HiddenStates(words.words, words.ids, words.starts, layers)
+    tokens = tuple(vocabulary.words[i] for i in words.ids)
+    return words, tokens, np.append(np.int32(eos_id), words.ids)
 
 
 def _vectors(graph: Graph, segment: Tensors) -> Tensors:
     outputs, states = graph.hidden_states(segment["tokens"], segment["states"])
     return {"vectors": ops.concatenate([*outputs.values()], axis=-1), "states": states}
+
+
+# --- inside a layer
+
+
+def inside(model: LanguageModel, text: str, *, split_punctuation: bool = False) -> HiddenStates:
+    """Return what each layer of `model` computes for the words of `text`, without dropout.
+
+    Each layer has its "output". The cells add, by the letters of their equations: an LSTM the
+    gates i, f and o, the candidate j and the memory c; a Mogrifier the modulated x and h, too
+    ("modulated_x"); a GRU z, r and n; a highway cell h_k, t_k and s_k of each micro-step; a stack
+    with depth gates i_k, f_k, j_k, o_k, c_k, h_k and d_k of each layer. Of a dual connection,
+    "from_input" is e W and "from_recurrence" h U. Cells of your own show what they give to
+    `dualnet.layers.record`.
+
+    The text is read one token at a time, after `<eos>`; the values of a token are from when it
+    was read.
+
+    Args:
+        model: `LanguageModel` with a vocabulary. Of an ensemble, look at a member.
+        text, split_punctuation: As for `hidden_states`.
+
+    Returns:
+        `HiddenStates`, whose `layers` have the names of layer and value: `("recurrence_1", "f")`.
+
+    Example:
+
+    >>> import dualnet
+    >>> from dualnet.text import ByteTokenizer
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=257, units=4)
+    >>> model.vocabulary = ByteTokenizer()
+    >>> found = dualnet.analysis.inside(model, "a cat")
+    >>> found.layers["recurrence_1", "f"].shape, found.of_words()["recurrence_1", "c"].shape
+    ((5, 4), (2, 4))
+    """
+    words, tokens, stream = _stream_of(model, text, split_punctuation)
+    values = {key: vectors[1:] for key, vectors in read_inside(model, stream).items()}
+    return HiddenStates(words.words, words.ids, words.starts, values, tokens)
+
+
+def plot_inside(
+    found: HiddenStates,
+    path: str | Path,
+    *,
+    layer: str = "recurrence_1",
+    values: Sequence[str] | None = None,
+    units: int = 24,
+) -> None:
+    """Draw the gates and memory of a layer over a sentence as a PNG: a heat map of each.
+
+    Args:
+        found: result of `inside`.
+        path: file to write.
+        layer: str.
+        values: list of names, such as ["i", "f", "c"]; by default all.
+        units: int. How many units to show of each: those that change most in the text.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from dualnet import analysis
+        >>> gates = {("recurrence_1", "f"): np.eye(3, 4)}
+        >>> found = analysis.HiddenStates(("a", "b", "c"), np.arange(3), np.arange(3), gates)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     analysis.plot_inside(found, f"{folder}/inside.png")
+    """
+    layers = found.of_words()
+    check_choice("layer", layer, {name for name, _ in layers})
+    panels = {name: vectors.T for (owner, name), vectors in layers.items() if owner == layer}
+    shown = [check_choice("values", name, panels) for name in values or panels]
+    plots.plot_heat({name: panels[name] for name in shown}, found.words, units, path, title=layer)
+
+
+def contributions(
+    model: LanguageModel, text: str, *, all_words: bool = False
+) -> dict[str, np.ndarray]:
+    """Return what the word before, the recurrence and the biases add to the logits of a text.
+
+    The parts add up to the logit minus the mean of all logits, of which a softmax sees no more.
+    They are cut at the sums of the dual connection: relu lets a unit through with all of its
+    summands, or with none. So the parts say what this prediction is made of, and not what the
+    model would predict without one of them.
+
+    Args:
+        model: `LanguageModel` with a vocabulary, a dual connection and one softmax.
+        text: As for `hidden_states`. The first token is predicted from `<eos>`.
+        all_words: bool. Whether to return the parts of all logits at each token, and not of its
+            own alone.
+
+    Returns:
+        dict of "token", `(num_tokens,)`, and "input", "recurrence" and "bias", float64
+        `(num_tokens,)`, which `pandas.DataFrame` takes as it is; with `all_words`
+        `(num_tokens, words)`.
+
+    Raises:
+        ValueError: if the model has another connection or output.
+
+    Example:
+
+    >>> import dualnet
+    >>> from dualnet.text import ByteTokenizer
+    >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=257, units=4)
+    >>> model.vocabulary = ByteTokenizer()
+    >>> parts = dualnet.analysis.contributions(model, "a cat")
+    >>> list(parts), parts["input"].shape
+    (['token', 'input', 'recurrence', 'bias'], (5,))
+    """
+    words, tokens, stream = _stream_of(model, text, split_punctuation=False)
+    values = read_inside(model, stream[:-1])
+    parts = parts_of_logits(model, values, None if all_words else words.ids)
+    return {"token": np.array(tokens), **parts}
+
+
+def plot_contributions(parts: Mapping[str, np.ndarray], path: str | Path) -> None:
+    """Draw the result of `contributions` as a PNG: bars for the parts of each token's logit.
+
+    Args:
+        parts: result of `contributions`, without `all_words`.
+        path: file to write.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from dualnet import analysis
+        >>> one = np.ones(2)
+        >>> parts = {"token": np.array(["a", "b"]), "input": one, "recurrence": -one, "bias": one}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     analysis.plot_contributions(parts, f"{folder}/parts.png")
+    """
+    plots.plot_parts({name: parts[name] for name in parts if name != "token"}, parts["token"], path)
 
 
 # --- learning curves

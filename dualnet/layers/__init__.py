@@ -1,5 +1,6 @@
 """Cells, connections, outputs, dropouts and penalties for any Keras model."""
 
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import FusedCell, RecurrentCell, product
 from dualnet.layers._segment import without_gradients
 from dualnet.layers.activation_regularization import ActivationRegularization
@@ -39,5 +40,5 @@ __all__ = [
     "LayerNormGRUCell", "LayerNormLSTMCell", "LockedDropout", "MeanOfProbabilities",
     "MixtureSoftmax", "MogrifierLSTMCell", "NGramCache", "NeuralCache", "OutputProjection",
     "PastDecode", "PerGateLSTMCell", "Recurrence", "RecurrentCell", "RecurrentHighwayCell",
-    "RewiredLSTMCell", "StepDropout", "product", "without_gradients",
+    "RewiredLSTMCell", "StepDropout", "product", "record", "without_gradients",
 ]  # fmt: skip

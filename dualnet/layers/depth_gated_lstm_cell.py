@@ -3,6 +3,7 @@ from keras import ops
 
 from dualnet._checks import ArgumentError, check_choice, check_count, check_rate
 from dualnet.layers._configured import Role
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import RecurrentCell, check_forget_bias, gate_biases, product
 
 PEEPHOLES = ("full", "diagonal")
@@ -237,7 +238,8 @@ class DepthGatedLSTMCell(RecurrentCell):
 
         i = ops.sigmoid(sums["i"] + self._peephole("input", k, c))
         f = 1.0 - i if self.coupled else ops.sigmoid(sums["f"] + self._peephole("forget", k, c))
-        new_c = f * c + i * ops.tanh(sums["j"])
+        j = ops.tanh(sums["j"])
+        new_c = f * c + i * j
         if "d" in sums:
             d = sums["d"] + c * self._get("depth_previous", k)
             if k > 1:
@@ -248,9 +250,14 @@ class DepthGatedLSTMCell(RecurrentCell):
                 if not is_vector:
                     shared = self.first_gate == "shared"
                     c_below = lower if shared else product(c_below, self._get("memory_kernel", k))
-            new_c = ops.sigmoid(d) * c_below + new_c
+            d = ops.sigmoid(d)
+            new_c = d * c_below + new_c
+            record(self, **{f"d_{k}": d})
         o = ops.sigmoid(sums["o"] + self._peephole("output", k, new_c))
-        return o * ops.tanh(new_c), new_c
+        h = o * ops.tanh(new_c)
+        named = {"i": i, "f": f, "j": j, "o": o, "c": new_c, "h": h}
+        record(self, **{f"{name}_{k}": value for name, value in named.items()})
+        return h, new_c
 
     def _input_masks(self, masks):
         """Return the masks of the input for `kernel_1` and for `memory_kernel`."""

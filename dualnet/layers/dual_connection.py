@@ -3,6 +3,7 @@ from keras import ops
 
 from dualnet._checks import check_count, check_penalty
 from dualnet.layers._configured import ConfiguredLayer, Role
+from dualnet.layers._records import record
 
 
 @keras.saving.register_keras_serializable("dualnet")
@@ -64,7 +65,11 @@ class DualConnection(ConfiguredLayer):
         """Return `e W + h U + b`."""
         embedded, hidden = inputs
         # Values: Keras goes by the shape of a variable, where a learner has one for each row.
-        d = ops.matmul(hidden, self.hidden_kernel.value) + self.bias
+        from_recurrence = ops.matmul(hidden, self.hidden_kernel.value)
+        d = from_recurrence + self.bias
+        record(self, from_recurrence=from_recurrence)
         if self.use_input:
-            d = d + ops.matmul(embedded, self.kernel.value)
+            from_input = ops.matmul(embedded, self.kernel.value)
+            d = d + from_input
+            record(self, from_input=from_input)
         return d

@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import FusedCell, product
 
 
@@ -66,4 +67,6 @@ class GRUCell(FusedCell):
         x_z, x_r, x_n = ops.split(projection, 3, axis=-1)  # (batch, units) each
         h_z, h_r, h_n = ops.split(recurrent, 3, axis=-1)
         z, r = ops.sigmoid(x_z + h_z), ops.sigmoid(x_r + h_r)
-        return z, ops.tanh(x_n + r * h_n)
+        n = ops.tanh(x_n + r * h_n)
+        record(self, z=z, r=r, n=n)
+        return z, n

@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from dualnet.layers._layer_norm import NormalisedCell
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.gru_cell import GRUCell
 
@@ -104,7 +105,9 @@ class LayerNormGRUCell(NormalisedCell, GRUCell):
         parts = 2 if self.placement == "gates" else 1
         gates = ops.sigmoid(self.normalise_sum("gates", gates, gates_bias, parts))
         z, r = ops.split(gates, 2, axis=-1)
-        return z, ops.tanh(self.normalise_sum("candidate", x_n + r * h_n, bias_n))
+        n = ops.tanh(self.normalise_sum("candidate", x_n + r * h_n, bias_n))
+        record(self, z=z, r=r, n=n)
+        return z, n
 
     def _split(self, vector):
         """Return the parts of the gates z and r, and of the candidate n."""

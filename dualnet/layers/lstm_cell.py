@@ -1,6 +1,7 @@
 import keras
 from keras import ops
 
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import FusedCell, check_forget_bias, gate_biases
 
 
@@ -61,11 +62,13 @@ class LSTMCell(FusedCell):
     def step(self, projection, states, masks):
         h, c = states
         i, f, j, o = self.gate_sums(projection, h, masks)
-        i, f = ops.sigmoid(i), ops.sigmoid(f)
+        i, f, j = ops.sigmoid(i), ops.sigmoid(f), ops.tanh(j)
         if self.capped_input_gate:
             i = ops.minimum(i, 1.0 - f)
-        c = f * c + i * ops.tanh(j)
-        h = ops.sigmoid(o) * ops.tanh(self.exposed_memory(c))
+        c = f * c + i * j
+        o = ops.sigmoid(o)
+        h = o * ops.tanh(self.exposed_memory(c))
+        record(self, i=i, f=f, j=j, o=o, c=c)
         return h, [h, c]
 
     def gate_sums(self, projection, h, masks):

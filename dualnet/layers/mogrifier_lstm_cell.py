@@ -4,6 +4,7 @@ from keras import ops
 from dualnet._checks import ArgumentError, check_count, check_penalty, check_rate
 from dualnet.layers._configured import Role
 from dualnet.layers._products import sum_of_products
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.lstm_cell import LSTMCell
 
@@ -113,6 +114,7 @@ class MogrifierLSTMCell(LSTMCell):
                 x = 2.0 * ops.sigmoid(_transform(h, factors, mask) + bias) * x  # Eq. 1
             else:
                 h = 2.0 * ops.sigmoid(_transform(x, factors, mask) + bias) * h  # Eq. 2
+        record(self, modulated_x=x, modulated_h=h)
         return self.gated_step(x, h, c, masks)
 
     def gated_step(self, x, h, c, masks):

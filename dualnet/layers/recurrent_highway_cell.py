@@ -3,6 +3,7 @@ from keras import ops
 
 from dualnet._checks import check_choice, check_count, check_finite
 from dualnet.layers._products import matmul, select_columns
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import RecurrentCell, gate_biases, product
 
 READS = ("state", "candidate")
@@ -100,7 +101,9 @@ class RecurrentHighwayCell(RecurrentCell):
                 dropped = s * masks["recurrent"] if "recurrent" in masks else s
                 h = ops.tanh(_gate_sum(0, dropped, kernel, added))
                 t = _gate_sum(1, h, kernel, added)
-            s = (h - s) * ops.sigmoid(t) + s
+            t = ops.sigmoid(t)
+            s = (h - s) * t + s
+            record(self, **{f"h_{k}": h, f"t_{k}": t, f"s_{k}": s})
         return s, [s]
 
 

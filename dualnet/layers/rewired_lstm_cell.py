@@ -2,6 +2,7 @@ import keras
 from keras import ops
 
 from dualnet.layers._products import sum_of_products
+from dualnet.layers._records import record
 from dualnet.layers._recurrent_cell import product
 from dualnet.layers.mogrifier_lstm_cell import MogrifierLSTMCell
 
@@ -66,7 +67,10 @@ class RewiredLSTMCell(MogrifierLSTMCell):
         i, j = ops.split(sum_of_products([x, h], [self.kernel, recurrent]), 2, axis=-1)
         i, j = ops.sigmoid(i + b_i), ops.tanh(j + b_j)
         f = ops.sigmoid(sum_of_products([i * j, h], [self.update_kernel, forget]) + b_f)
-        c = f * c + (ops.minimum(i, 1.0 - f) if self.capped_input_gate else i) * j
+        if self.capped_input_gate:
+            i = ops.minimum(i, 1.0 - f)
+        c = f * c + i * j
         o = ops.sigmoid(product(c, self.output_kernel, masks.get("recurrent")) + b_o)
         h = o * ops.tanh(c)
+        record(self, i=i, f=f, j=j, o=o, c=c)
         return h, [h, c]
