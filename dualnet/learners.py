@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath, check_count
-from dualnet._columns import ManyTexts
+from dualnet._columns import Column, ManyTexts, Results, texts_of
 from dualnet._files import open_regular, write_whole
 from dualnet._optimizers import LEAST_WEIGHTS, num_weights
 from dualnet._types import Tensors
@@ -25,6 +25,7 @@ from dualnet.adaptation.dynamic import DynamicEvaluation, result_of
 from dualnet.adaptation.lesson import SETTINGS, Lesson
 from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import segments_of, with_own_settings
+from dualnet.adaptation.surprisals import Record, surprisals
 from dualnet.adaptation.weights import adapted
 from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
 from dualnet.builders.wrapping import copy_weights
@@ -33,7 +34,7 @@ from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
 from dualnet.generation.completion import words_of_run
 from dualnet.layers.ngram_cache import WEIGHTS
-from dualnet.requests import AUTO, AdaptationRule, LearnerRule, LearnerRuleArguments
+from dualnet.requests import AUTO, AdaptationRule, LearnerRule, LearnerRuleArguments, Surprising
 from dualnet.text.pieces import words_in
 from dualnet.text.plain_text import check_line, check_text
 
@@ -269,6 +270,44 @@ class Learner:
     def score(self, text: Text) -> DynamicEvaluation:
         """Score `text` as `read` would, without learning; the learner does not change."""
         return _read([self], [text], learn=False)[0]
+
+    def surprisal(
+        self,
+        texts: Any,
+        *,
+        column: Column | None = None,
+        words: bool = False,
+        split_punctuation: bool = False,
+    ) -> Results[Record]:
+        """Read texts in their order; return the surprisal of each token, or word, as it was read.
+
+        As `dualnet.surprisal`, whose arguments these are: each text is read after `<eos>` in the
+        zero state. What the learner has learnt, and its cache, stay.
+
+        Example:
+
+        >>> import dualnet
+        >>> from dualnet.text import ByteTokenizer
+        >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=257, units=4)
+        >>> model.vocabulary = ByteTokenizer()
+        >>> reader = dualnet.Learner(model, "connection", learning_rate=0.3)
+        >>> first, again = reader.surprisal(["a b", "a b"], words=True)[::2]
+        >>> again["surprisal"] < first["surprisal"]
+        True
+        """
+
+        def score(stream: np.ndarray) -> np.ndarray:
+            with self._lock:
+                states, fresh = self._state.states, self._start()
+                kept = states[-1:] if self.cache else []
+                begun = [*fresh.states[: len(states) - len(kept)], *kept]
+                self._state = self._state._replace(states=begun, last=fresh.last)
+            return self.read(stream[1:]).token_losses.astype(np.float64)[:, None]
+
+        request = Surprising(words=words, split_punctuation=split_punctuation)
+        given, labels, _ = texts_of("texts", texts, column)
+        with surprisals(self.model, request, score=score) as of_texts:
+            return Results((row for rows, _ in of_texts(given) for row in rows), labels)
 
     def reset(self) -> None:
         """Forget everything: the memory, the state of the rule, and where the text was."""

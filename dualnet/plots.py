@@ -257,7 +257,7 @@ def plot_heat(
     _save(figure, path)
 
 
-def plot_parts(parts: Mapping[str, np.ndarray], tokens: Sequence[str], path: str | Path) -> None:
+def plot_parts(parts: Mapping[str, np.ndarray], tokens: np.ndarray, path: str | Path) -> None:
     """Draw bars for the parts of the logit of each token, and a mark at their sum, as a PNG."""
     places, thickness = np.arange(len(tokens)), 0.8 / len(parts)
     title = "The logit of each token: what the word before adds to it, and what the past"

@@ -349,7 +349,13 @@ class Surprising(Scoring, AdaptingTexts):
     """bool. With `words`, make the punctuation at the beginning and at the end of a word a record
     of its own."""
 
-    needs = {"words": ["split_punctuation"]}
+    bow_correction: bool = False
+    """bool. With `words`, add to the probability of a word that it ends there, and take away that
+    the word before has ended. Tokens hold the space before their word, so that their sum alone
+    is the probability of all words that begin with them, not of this one."""
+
+    needs = {"words": ["split_punctuation", "bow_correction"]}
+    excludes = {"bow_correction": ["split_punctuation"]}
 
 
 class SurprisingArguments(AdaptingTextsArguments, total=False):
@@ -359,6 +365,7 @@ class SurprisingArguments(AdaptingTextsArguments, total=False):
     entropy: bool
     words: bool
     split_punctuation: bool
+    bow_correction: bool
 
 
 class Looking(Scoring, AdaptingTexts):

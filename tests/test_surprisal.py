@@ -1,5 +1,6 @@
 """Surprisal by token and by word, with fixed and with adapting weights."""
 
+import itertools
 import math
 
 import numpy as np
@@ -121,6 +122,128 @@ def test_adapted_weights_are_kept_where_asked_for():
     before = values(model)
     dualnet.surprisal(model, "a b", adapt=True, keep=True)
     assert any((one != two).any() for one, two in zip(before, values(model)))
+
+
+# --- where words end -----------------------------------------------------------------
+
+TOKENS = [" ", "a", "b", " a", " b", "<eos>"]
+BEGINNING = [0, 3, 4, 5]  # the tokens before which a word has ended
+
+
+@pytest.fixture
+def letters(tmp_path):
+    """A model of six tokens, of which words of the letters a and b are made."""
+    import tokenizers
+    from tokenizers import models, pre_tokenizers
+
+    vocabulary = {token: i for i, token in enumerate(TOKENS)}
+    library = tokenizers.Tokenizer(models.BPE(vocabulary, [(" ", "a"), (" ", "b")]))
+    library.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(" ?[ab]"), "isolated")
+    library.save(str(tmp_path / "tokenizer.json"))
+    return strong(small(load_tokenizer(tmp_path / "tokenizer.json"), "dual_lstm"))
+
+
+def next_token(model, ids):
+    """Return p of the tokens after `<eos>` and `ids`."""
+    logits = ops.convert_to_numpy(model(np.array([[5, *ids]])))[0, -1].astype("float64")
+    return np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+
+
+def chain(model, context, ids):
+    """Return p of `ids` after `context`, one token at a time."""
+    return math.prod(next_token(model, [*context, *ids[:k]])[i] for k, i in enumerate(ids))
+
+
+def test_corrected_probabilities_of_all_words_sum_to_one(letters):
+    context = letters.vocabulary.encode("ba a").tolist()
+    boundary = next_token(letters, context)[BEGINNING].sum()
+    total = 0.0
+    for length in (1, 2, 3):
+        for word in itertools.product("ab", repeat=length):
+            text = "ba a " + "".join(word)
+            [*_, last] = dualnet.surprisal(letters, text, words=True, bow_correction=True)
+            ids = letters.vocabulary.encode(text).tolist()[len(context) :]
+            assert len(ids) == length and last["token"] == text.split()[-1]
+            ends = next_token(letters, context + ids)[BEGINNING].sum()
+            expected = chain(letters, context, ids) * ends / boundary
+            np.testing.assert_allclose(2 ** -last["surprisal"], expected, rtol=1e-4)
+            total += expected
+            if length == 3:  # and all words that go on
+                total += chain(letters, context, ids) * (1 - ends) / boundary
+    [*_, end] = dualnet.surprisal(letters, "ba a\n", words=True, bow_correction=True)
+    assert end["token"] == "<eos>"
+    np.testing.assert_allclose(
+        2 ** -end["surprisal"], chain(letters, context, [5]) / boundary, 1e-4
+    )
+    spaces = next_token(letters, context)[0] / boundary  # a space that is no part of its token
+    np.testing.assert_allclose(total + 2 ** -end["surprisal"] + spaces, 1, rtol=1e-4)
+
+
+@pytest.mark.parametrize("adapt", [False, True])
+def test_a_word_must_begin_after_eos_and_the_corrections_of_a_text_cancel(letters, adapt):
+    text, settings = "ab b\nba", {"words": True, "adapt": adapt}
+    plain = dualnet.surprisal(letters, [text, "a"], entropy=True, **settings)
+    corrected = dualnet.surprisal(
+        letters, [text, "a"], entropy=True, bow_correction=True, **settings
+    )
+    assert column(corrected, "entropy") == pytest.approx(column(plain, "entropy"), rel=1e-4)
+    assert column(plain, "token") == ["ab", "b", "<eos>", "ba", "a"]
+    ids = letters.vocabulary.encode(text).tolist()
+
+    def bits(*place):
+        return -math.log2(next_token(letters, ids[slice(*place)])[BEGINNING].sum())
+
+    expected = [bits(2), bits(3) - bits(2), -bits(3), bits(None)]
+    found = np.subtract(column(corrected, "surprisal"), column(plain, "surprisal"))
+    np.testing.assert_allclose(found[:4], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_words_that_are_tokens_need_no_correction_and_marks_exclude_it():
+    model = strong(small(TOKENIZERS["words"], "dual_lstm"))
+    plain, corrected = (
+        column(dualnet.surprisal(model, TEXT + "zebra", words=True, bow_correction=b), "surprisal")
+        for b in (False, True)
+    )
+    np.testing.assert_allclose(corrected, plain, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="`bow_correction` needs words=True"):
+        dualnet.surprisal(model, TEXT, bow_correction=True)
+    with pytest.raises(ValueError, match="cannot be combined with"):
+        dualnet.surprisal(model, "a", words=True, split_punctuation=True, bow_correction=True)
+
+
+# --- one reader for each participant -------------------------------------------------
+
+
+def test_a_learner_reads_trials_in_their_order_each_from_the_zero_state(model):
+    trials = ["the cat,", "the dog.\n", "the cat,"]
+    static = dualnet.surprisal(model, trials, words=True)
+    settings = {"rule": "sgd", "learning_rate": 1e-12, "cache": 0}
+    still = dualnet.Learner(model, "connection", **settings).surprisal(trials, words=True)
+    assert [{**row, "surprisal": 0} for row in still] == [{**row, "surprisal": 0} for row in static]
+    np.testing.assert_allclose(column(still, "surprisal"), column(static, "surprisal"), rtol=1e-4)
+    learner = dualnet.Learner(model, "connection", rule="sgd", learning_rate=0.1, cache=50)
+    learnt = column(learner.surprisal(trials, words=True), "surprisal")
+    assert sum(learnt[-2:]) < sum(column(static, "surprisal")[-2:])
+    assert learner.tokens == sum(len(model.vocabulary.encode(trial)) for trial in trials)
+
+
+def test_the_words_of_a_participant_keep_the_labels_of_the_trials(model):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"who": ["p2", "p1", "p2"], "text": ["the cat,", "the", "the"]})
+    tables = []
+    for _, trials in frame.groupby("who", sort=False):
+        words = dualnet.Learner(model, "connection", learning_rate=0.1).surprisal(
+            trials, column="text", words=True
+        )
+        tables.append(trials.join(words.to_frame()))
+    table = pandas.concat(tables)
+    assert table["who"].tolist() == ["p2", "p2", "p2", "p1"] and table.index.tolist() == [
+        0,
+        0,
+        2,
+        1,
+    ]
+    assert table["token"].tolist() == ["the", "cat,", "the", "the"]
 
 
 # --- words ---------------------------------------------------------------------------

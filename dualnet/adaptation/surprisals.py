@@ -49,6 +49,11 @@ def surprisal(
     record. With `split_punctuation`, the punctuation marks at the beginning and at the end of a
     word are words of their own.
 
+    With `bow_correction`, p(word) = p(its tokens) p(B | word) / p(B | what is before it), where B
+    are the tokens that begin a word, with its space, and `<eos>`; at the start of a text and after
+    `<eos>`, where a word must begin, p(B) is 1. The probabilities of all words then sum to 1.
+    Without, they sum to p(B | what is before), and a word that others continue is too likely.
+
     Args:
         model: `LanguageModel` with a vocabulary that has `<eos>`.
         texts: str; a sequence, NumPy array or pandas column of str; or a table with `column`.
@@ -73,7 +78,8 @@ def surprisal(
     [(1, 1, 'the'), (1, 2, 'cat'), (2, 1, 'the'), (2, 2, '<unk>'), (2, 3, '<eos>')]
 
     Reference: the format is that of LM Zoo, Gauthier et al., 2020,
-    https://aclanthology.org/2020.acl-demos.10
+    https://aclanthology.org/2020.acl-demos.10; `bow_correction`: Pimentel and Meister, 2024,
+    https://arxiv.org/abs/2406.14561, and Oh and Schuler, 2024, https://arxiv.org/abs/2406.10851
     """
     request = Surprising.of(settings)
     given, labels, _ = texts_of("texts", texts, column)
@@ -88,11 +94,13 @@ def surprisals(
     *,
     statistics: Statistics | None = None,
     keep: bool = False,
+    score: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Iterator[Callable[..., Iterator[tuple[list[Record], Totals]]]]:
     """Yield a function of texts that yields the records of each, and its part in the totals.
 
     It may be called again and again, each time with the number of the first text. With `adapt`,
-    a copy of the weights adapts to each text.
+    a copy of the weights adapts to each text. A learner's `score` takes the place of the model: it
+    returns -log p of the tokens but the first, float64 `(tokens, 1)`.
     """
     request.check_adapts(keep=keep or None, statistics=statistics)
     vocabulary, eos_id = vocabulary_with_eos(model)
@@ -101,8 +109,9 @@ def surprisals(
         split = functools.partial(words_of, split_punctuation=request.split_punctuation)
     question: Question = questions.losses
     names, work = ["losses"], scoring.WORK
-    if request.entropy:
-        names, question = ["losses", "entropies"], questions.entropies
+    if request.entropy or request.bow_correction:
+        names = ["losses", *["entropies"] * request.entropy, *["of_some"] * request.bow_correction]
+        question = _of_boundaries(vocabulary) if request.bow_correction else questions.entropies
         work = min(work, 1 << (max(1, LOGITS // model.vocabulary_size).bit_length() - 1))
     temperature = request.temperature
     adapts: contextlib.AbstractContextManager[Adaptation | None] = contextlib.nullcontext()
@@ -125,20 +134,33 @@ def surprisals(
             return [np.stack(of_stream, axis=-1, dtype=np.float64) for of_stream in columns]
 
         def read_in_turn(streams: list[np.ndarray]) -> Iterator[np.ndarray]:
-            for stream in streams:
-                [values] = read([stream])
+            for stream, extended in zip(streams, ended(streams)):
+                [values] = read([extended])
                 if adaptation is not None and len(stream) > 1:
                     adaptation.learn(stream, alone=True)
                 yield values
 
+        def ended(streams: list[np.ndarray]) -> list[np.ndarray]:
+            """Return `streams` with one more token: what is predicted after the last word."""
+            if not request.bow_correction:
+                return streams
+            return [np.append(stream, np.int32(eos_id)) for stream in streams]
+
         def of_texts(texts: Iterable[str], first: int = 1) -> Iterator[tuple[list[Record], Totals]]:
             units = [split(vocabulary, text) for text in texts]
             streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
-            values = read_in_turn(streams) if request.adapt else read(streams)
+            if score is not None:
+                values: Iterable[np.ndarray] = map(score, streams)
+            else:
+                values = read_in_turn(streams) if request.adapt else read(ended(streams))
             for sentence_id, (unit, of_tokens) in enumerate(zip(units, values), start=first):
                 losses, *entropies = of_tokens.T / math.log(2)
-                columns = [unit.sums(losses).tolist()]
-                columns += [entropy[unit.starts].tolist() for entropy in entropies]
+                columns = [unit.sums(losses[: len(unit.ids)])]
+                if request.bow_correction:
+                    before = np.append(eos_id, unit.ids) == eos_id  # where a word must begin
+                    boundaries = np.where(before, 0.0, entropies.pop())
+                    columns[0] += np.diff(boundaries[[*unit.starts, len(unit.ids)]])
+                columns += [entropy[unit.starts] for entropy in entropies]
                 rows = [
                     {
                         "sentence_id": sentence_id,
@@ -146,11 +168,25 @@ def surprisals(
                         "token": token,
                         **dict(zip(("surprisal", "entropy"), numbers)),
                     }
-                    for token_id, (token, *numbers) in enumerate(zip(unit.words, *columns), 1)
+                    for token_id, (token, *numbers) in enumerate(
+                        zip(unit.words, *(column.tolist() for column in columns)), 1
+                    )
                 ]
-                yield rows, totals_of(vocabulary, unit.ids, of_tokens[:, 0].sum())
+                nats = of_tokens[: len(unit.ids), 0].sum()
+                yield rows, totals_of(vocabulary, unit.ids, nats)
 
         yield of_texts
+
+
+@functools.lru_cache
+def _of_boundaries(vocabulary: Tokenizer) -> Question:
+    """Return a question for the tokens before which a word has ended."""
+    pieces, whole = vocabulary.pieces, vocabulary.unk_id if vocabulary.kind == "words" else None
+    begins = [piece[:1].isspace() for piece in pieces.spelt]
+    for i in (vocabulary.eos_id, whole):
+        if i is not None:
+            begins[i] = True
+    return functools.partial(questions.entropies, some=np.array(begins))
 
 
 def _tokens(vocabulary: Tokenizer, text: str) -> Words:

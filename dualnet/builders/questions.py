@@ -1,6 +1,7 @@
 """What a `Reader` asks a language model about each token of a segment."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from dualnet._types import Tensor
@@ -45,14 +46,20 @@ def ranks(graph: Graph, segment: Segment) -> Answer:
     return {"losses": losses, "ranks": ranks, "states": states}
 
 
-def entropies(graph: Graph, segment: Segment) -> Answer:
-    """Answer with `losses`, and `entropies`: those of the predicted distributions, in nats."""
+def entropies(graph: Graph, segment: Segment, some: np.ndarray | None = None) -> Answer:
+    """Answer with `losses`, and `entropies`: those of the predicted distributions, in nats.
+
+    With `some`, bool `(words,)`, also with `of_some`: -log p that one of these words is next.
+    """
     logits, states = _logits(graph, segment)
     log_p = ops.log_softmax(logits)
     p = ops.exp(log_p)
     entropies = -ops.sum(ops.where(p > 0, p * log_p, 0.0), axis=-1)
     losses = token_losses(logits, segment["targets"])
-    return {"losses": losses, "entropies": entropies, "states": states}
+    answer = {"losses": losses, "entropies": entropies, "states": states}
+    if some is not None:
+        answer["of_some"] = -ops.log(ops.sum(ops.where(some, p, 0.0), axis=-1))
+    return answer
 
 
 def greedy(graph: Graph, segment: Segment) -> Answer:

@@ -56,10 +56,11 @@ def parts_of_logits(
         required = "must have a dual connection that reads the current word, and an output of one"
         way_out = " Build one with connection='dual'."
         raise ArgumentError("model", f"{required} softmax, without gate or cache.", way_out)
-    matrix, bias = (None if w is None else ops.convert_to_numpy(w) for w in head.output_weights())
-    matrix = (matrix if head.tied_to is None else matrix.T).astype(np.float64)
-    bias = np.zeros(matrix.shape[1]) if bias is None else bias.astype(np.float64)
-    matrix, bias = matrix - matrix.mean(1, keepdims=True), bias - bias.mean()
+    kernel, bias = head.output_weights()
+    matrix = ops.convert_to_numpy(kernel).astype(np.float64)
+    matrix = matrix if head.tied_to is None else matrix.T
+    bias = np.zeros(matrix.shape[1]) if bias is None else ops.convert_to_numpy(bias)
+    matrix, bias = matrix - matrix.mean(1, keepdims=True), bias - bias.mean(dtype=np.float64)
     equation = "tu,uw->tw"
     if targets is not None:
         matrix, bias, equation = matrix[:, targets], bias[targets], "tu,ut->t"

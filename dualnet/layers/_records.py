@@ -2,10 +2,11 @@
 
 import contextlib
 import contextvars
+from typing import Any
 
 from dualnet._contexts import override
 
-_records = contextvars.ContextVar("records", default=None)
+_records: contextvars.ContextVar[Any] = contextvars.ContextVar("records", default=None)
 
 
 def record(layer, **values):
