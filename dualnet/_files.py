@@ -70,6 +70,11 @@ def write_whole(path: StrPath, data: bytes | str) -> None:
         temporary.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
+def write_json(path: StrPath, data: object) -> None:
+    """Write `data` as a file of JSON, whole or not at all, as `write_whole`."""
+    write_whole(path, json.dumps(data, indent=2) + "\n")
+
+
 def write_csv(path: StrPath, rows: Iterable[Iterable[object]]) -> None:
     """Write a table whole or not at all, as `write_whole`."""
     text = io.StringIO()

@@ -1,6 +1,5 @@
 """The demo: trains, adapts, compares, shows and serves two small models."""
 
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 
 from dualnet import corpora, serving
 from dualnet._checks import StrPath
-from dualnet._files import make_folder, write_whole
+from dualnet._files import make_folder, write_json
 from dualnet.adaptation import DynamicEvaluation, dynamic_evaluation
 from dualnet.corpora import Corpus
 from dualnet.evaluation import evaluate
@@ -91,7 +90,7 @@ def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> 
     page = look(models, text, adapt=True, rule=RULE, sequence_length=LENGTH, learning_rate=rate)
     page.save(folder / PAGE)
     _say(f"See how they read, word by word: open {(folder / PAGE).resolve()} in a browser.")
-    write_whole(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    write_json(folder / "results.json", results)
     return results
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dualnet._backend import assign_all, sum_of, values_of
 from dualnet._checks import ArgumentError
-from dualnet._files import read_json, write_whole
+from dualnet._files import read_json, write_json
 from dualnet.adaptation.adapted_copy import Adaptation
 from dualnet.builders import LanguageModel
 from dualnet.builders.wrapping_stations import Cache
@@ -109,7 +108,7 @@ def found_rate(
         if file is not None:
             records.append({**record, "weights": run.weights_sha256})
             with contextlib.suppress(OSError):  # a folder that may not be written to
-                write_whole(file, json.dumps(records, indent=2) + "\n")
+                write_json(file, records)
     gain = 1 - record["perplexity"] / record["static_perplexity"]
     if gain < LEAST_GAIN:
         _say(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 from dualnet._checks import StrPath
-from dualnet._files import read_json, sha256_of, write_whole, written_beside
+from dualnet._files import read_json, sha256_of, write_json, written_beside
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import shipped
@@ -150,7 +149,7 @@ def checksummed(folder: Path, name: str) -> Iterator[Path]:
         sums[name] = [sha256_of(temporary)]
         if (folder / name).is_file():  # remains if the process is killed before the move
             sums[name].append(sha256_of(folder / name))
-        write_whole(folder / SUMS, json.dumps(sums, indent=2) + "\n")
+        write_json(folder / SUMS, sums)
 
 
 def read_sums(folder: Path) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dualnet._checks import ArgumentError, StrPath
-from dualnet._files import write_whole
+from dualnet._files import sha256_of_data, write_whole
 from dualnet.text.plain_text import END, ENDS, EOS, MORE_BLANK_LINES, UNK
 from dualnet.text.tokenizer import Span, Tokenizer
 
@@ -126,8 +126,7 @@ class LibraryTokenizer(Tokenizer):
     @functools.cached_property
     def sha256(self) -> str:
         keys = ("normalizer", "pre_tokenizer", "model", "added_tokens")
-        parts = [self._data[key] for key in keys]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return sha256_of_data([self._data[key] for key in keys])
 
     @functools.cached_property
     def eos_id(self) -> int:

@@ -1,7 +1,6 @@
 """Several RUN folders that belong together: of several seeds, a gate over one, an ensemble."""
 
 import dataclasses
-import json
 import os
 import statistics
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 from dualnet import builders, zoo
 from dualnet._checks import ArgumentError, StrPath, is_number
-from dualnet._files import check_new, write_whole
+from dualnet._files import check_new, write_json
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load, read_card
@@ -211,5 +210,5 @@ def train_seeds(
         "mean": {key: statistics.mean(values) for key, values in figures.items()},
         "deviation": {key: statistics.stdev(values) for key, values in figures.items()},
     }
-    write_whole(Path(output) / SEEDS, json.dumps(result, indent=2) + "\n")
+    write_json(Path(output) / SEEDS, result)
     return result

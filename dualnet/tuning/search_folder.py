@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dualnet._checks import ArgumentError
-from dualnet._files import folder_beside, read_json, write_whole
+from dualnet._files import folder_beside, read_json, write_json, write_whole
 from dualnet.corpora import SPLITS, Corpus
 from dualnet.corpora.encoding import mapped
 from dualnet.runs import Run
@@ -64,8 +63,7 @@ class Search:
         """Write `job.toml` and `search.json`."""
         write_whole(self.folder / JOB, self.job.to_toml())
         fields = {key: vars(self)[key] for key in vars(self) if key not in ("folder", "job")}
-        text = json.dumps({**fields, "versions": versions()}, indent=2)
-        write_whole(self.folder / SEARCH, text + "\n")
+        write_json(self.folder / SEARCH, {**fields, "versions": versions()})
 
     def check_resumes(self, before: Search) -> None:
         """Raise `ArgumentError` if the search `before` cannot continue as this one."""
@@ -94,8 +92,7 @@ def write_corpus(folder: Path, corpus: Corpus) -> None:
         for split in SPLITS:
             np.save(temporary / f"{split}.npy", corpus.split(split), allow_pickle=False)
         corpus.vocabulary.save(temporary / corpus.vocabulary.file_name)
-        fields = corpus_table(corpus)
-        (temporary / TABLE).write_text(json.dumps(fields, indent=2) + "\n", "utf-8")
+        write_json(temporary / TABLE, corpus_table(corpus))
 
 
 def read_corpus(folder: Path) -> Corpus:

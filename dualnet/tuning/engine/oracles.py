@@ -1,6 +1,5 @@
 """KerasTuner's oracles, which draw the trials, made to survive kills and to end."""
 
-import json
 import math
 import shutil
 import warnings
@@ -14,7 +13,7 @@ from keras_tuner.engine.oracle import Oracle
 from keras_tuner.engine.trial import Trial, TrialStatus
 
 from dualnet._checks import ArgumentError
-from dualnet._files import write_whole
+from dualnet._files import write_json
 from dualnet.tuning.job import Job
 
 OBJECTIVE = "val_perplexity"
@@ -109,7 +108,7 @@ class SafeOracle(Oracle):
         """Write `state` to the file that `path` returns, whose folder it may create."""
         if self.unwritten is None:
             try:
-                write_whole(path(), json.dumps(state))
+                write_json(path(), state)
             except OSError as error:
                 self.unwritten = error
 
