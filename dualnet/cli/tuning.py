@@ -10,7 +10,7 @@ from typing import Any
 from dualnet._fields import field
 from dualnet._files import check_new, read_json
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Result, Table, comparison, number, silence
+from dualnet.cli.console import Result, Table, comparison, silence
 from dualnet.cli.options import Reading, Resuming, check_corpus, open_language_model
 from dualnet.runs.folder import RESULTS
 from dualnet.tuning.job import CORPUS, JOB, Searching, list_jobs, load_job, text_of
@@ -73,11 +73,11 @@ def tune(options: Tune) -> Result:
     if tuner.is_worker:
         return Result({"worker": tuner.tuner_id}, "The chief has no more trials.")
     results = read_json(Path(options.output) / RESULTS)
-    return Result(results, *_parts(results, options.output))
+    return Result(results, *_lines(results, options.output))
 
 
-def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
-    """Yield the lines and the table of the results of a search."""
+def _lines(results: dict[str, Any], folder: str) -> Iterator[str]:
+    """Yield the lines of the results of a search."""
     counts = ", ".join(f"{count} {status}" for status, count in results["trials"].items())
     yield f"{results['job']}: {counts}"
     best = results["best"]
@@ -86,18 +86,4 @@ def _parts(results: dict[str, Any], folder: str) -> Iterator[str | Table]:
     yield comparison(best, "val_")
     for key, value in best["settings"].items():
         yield f"  {key} = {json.dumps(value)}"
-    if "comparison" in results:
-        rows = [
-            [
-                row["evaluation"],
-                row["when"],
-                number(row["valid_perplexity"]),
-                number(row["test_perplexity"]),
-                number(row["test_bits_per_byte"], digits=3),
-                row.get("message", ""),
-            ]
-            for row in results["comparison"]
-        ]
-        head = ["evaluation", "", "validation", "test", "test, bits per byte", ""]
-        yield Table(head, rows)
     yield f"Saved in {folder}: trials.csv, best.toml and search.png"

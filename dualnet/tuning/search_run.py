@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import json
-import math
 import os
 import shutil
 import sys
@@ -20,7 +18,7 @@ import grpc
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError, StrPath, did_you_mean
 from dualnet._fields import documented
-from dualnet._files import claim, sha256_of, write_whole
+from dualnet._files import claim, sha256_of, write_json
 from dualnet.builders.wrapping_stations import Cache, Gate
 from dualnet.corpora import Corpus
 from dualnet.requests import AdaptationRule, ReadingCorpus
@@ -30,7 +28,6 @@ from dualnet.training import Recipe, card_for, split_overrides, versions
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import load_with, reading
 from dualnet.training.interrupts import Interrupts, Stopped
-from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.chief import Chief, chief_address, role, serve
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
@@ -46,9 +43,8 @@ from dualnet.tuning.report import (
     write_report,
 )
 from dualnet.tuning.search_folder import Search, read_search, resumed_corpus, write_corpus
-from dualnet.tuning.trial import RUN, TRIALS, Outcome, Task
+from dualnet.tuning.trial import RUN, TRIALS
 
-COMPARISON = "comparison"  # the folder of the evaluations before and after a search
 CONTINUE = "Continue with the same command and --resume."
 
 
@@ -73,7 +69,6 @@ class SearchRun:
         self.job = search.job
         self.folder = search.folder
         self.interrupts = interrupts
-        self.words = len(hypermodel.corpus.vocabulary) if hypermodel else math.inf
         self.tuner = Tuner(search, self.poll, hypermodel)
         self.oracle = self.tuner.oracle
         self.reported = len(self.oracle.end_order)  # number of ended trials in the report
@@ -103,16 +98,10 @@ class SearchRun:
             raise SearchError(self._failure(rows))
         if len(rows) < (self.oracle.max_trials or 0) and not (left or self.search.is_over()):
             self.display.say(f"The tuner found no values for more than {len(rows)} trials.")
-        if (best.val_perplexity or 0) > 0.99 * self.words:
-            uniform = f"no better than the uniform distribution over {self.words:,} tokens"
-            self.display.say(f"The best trial is {uniform}: nothing was learnt.")
-        comparison = []
         if not left:
             for checkpoints in (self.folder / TRIALS).glob(f"*/{RUN}/checkpoints"):
                 shutil.rmtree(checkpoints)  # kept so that Hyperband could continue a trial
-            if self.job.kind == "evaluation":
-                comparison = self._compare(rows)
-        self._write_results(rows, best, comparison)
+        self._write_results(rows, best)
         return self.tuner
 
     def poll(self) -> bool:
@@ -139,38 +128,7 @@ class SearchRun:
         ongoing = {trial.trial_id for trial in list(self.oracle.ongoing_trials.values())}
         return read_rows(self.folder, self.job, trials, ongoing - {*self.oracle.end_order})
 
-    def _compare(self, rows: list[Row]) -> list[dict[str, object]]:
-        """Return the perplexities before and after the search, static and dynamic."""
-        self.display.say("Evaluating on both splits ...")
-        fixed, comparison = {"evaluation": "static", **self.job.fixed}, []
-        for mode in ("static", "dynamic"):
-            best = best_row(row for row in rows if {**fixed, **row.drawn}["evaluation"] == mode)
-            if best is None:
-                continue
-            tuned = Task.read(self.folder / TRIALS / best.trial).settings
-            for when, settings in (("before", {**fixed, "evaluation": mode}), ("after", tuned)):
-                result: dict[str, object] = {"evaluation": mode, "when": when, "settings": settings}
-                for split in ("valid", "test"):
-                    name = f"{mode}-{when}-{split}-{best.trial}"
-                    outcome = self._evaluate(self.folder / COMPARISON / name, settings, split)
-                    if outcome.status == "failed":
-                        result["message"] = outcome.message
-                    for key in ("val_perplexity", *FIGURES):
-                        result[key.replace("val", split, 1)] = getattr(outcome, key)
-                comparison.append(result)
-        return comparison
-
-    def _evaluate(self, folder: Path, settings: Mapping[str, object], split: str) -> Outcome:
-        folder.mkdir(parents=True, exist_ok=True)
-        Task(settings=settings, split=split).write(folder)
-        try:
-            return processes.run_task(folder, lambda: self.interrupts.asked)
-        except Stopped:
-            raise Stopped(f"Stopped before both splits were evaluated. {CONTINUE}") from None
-
-    def _write_results(
-        self, rows: list[Row], best: Row, comparison: list[dict[str, object]]
-    ) -> None:
+    def _write_results(self, rows: list[Row], best: Row) -> None:
         """Write `results.json`."""
         job, search = self.job, self.search
         keys = ("trial", "val_perplexity", "best_epoch", "epochs", "parameters", *FIGURES)
@@ -184,9 +142,8 @@ class SearchRun:
             "seed": job.seed,
             "corpus": sums,
             "versions": versions(),
-            **({"comparison": comparison} if comparison else {}),
         }
-        write_whole(self.folder / RESULTS, json.dumps(results, indent=2) + "\n")
+        write_json(self.folder / RESULTS, results)
 
     def _failure(self, rows: list[Row]) -> str:
         """Return the error message of a search without a completed trial."""
@@ -215,8 +172,8 @@ def search(
     search continues with `resume`.
 
     After each trial, `output` has `trials.csv` and `best.toml`; at the end also `search.png` and
-    `results.json`. For a job of the kind "evaluation", `results.json` compares the perplexities
-    before and after the search on the validation and test splits.
+    `results.json`. For a job of the kind "evaluation", `best.toml` has the commands that evaluate
+    the validation and the test split.
 
     To search on several machines that share the folder `output`, call `search` with the same
     arguments on each, and set KerasTuner's environment variables: KERASTUNER_TUNER_ID, "chief"

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dualnet._files import read_json, write_whole
+from dualnet._files import read_json, write_json
 
 TRIALS = "trials"  # the folder of all trials within the folder of the search
 TASK, OUTCOME, RUN = "task.json", "outcome.json", "run"
@@ -32,16 +31,15 @@ class Task:
     settings: Mapping[str, object]
     epochs: int | None = None  # None for those of the recipe
     max_seconds: float | None = None  # time limit of the training
-    split: str = "valid"  # of an evaluation
 
     def write(self, folder: Path) -> None:
         """Write `task.json` into the folder of a trial."""
-        write_whole(folder / TASK, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        write_json(folder / TASK, vars(self))
 
     @classmethod
     def read(cls, folder: Path) -> Task:
         """Return the task of the trial in `folder`."""
-        table = read_json(folder / TASK)  # 0.2.0.dev0 wrote more
+        table = read_json(folder / TASK)  # 0.2.0 wrote more
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**{name: table[name] for name in names if name in table})
 
@@ -65,7 +63,7 @@ class Outcome:
 
     def write(self, folder: Path) -> None:
         """Write `outcome.json` into the folder of a trial."""
-        write_whole(folder / OUTCOME, json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        write_json(folder / OUTCOME, vars(self))
 
 
 def read_outcome(folder: Path) -> Outcome | None:

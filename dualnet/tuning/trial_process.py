@@ -198,7 +198,7 @@ def _evaluate(folder: Path, search: Search, task: trial.Task) -> trial.Outcome:
     if cache.is_used:
         values = {key.removeprefix("cache_"): value for key, value in cache.arguments().items()}
         model = builders.with_cache(model, **values)
-    tokens, settings = corpus.split(task.split), request.changed()
+    tokens, settings = corpus.valid, request.changed()
     if isinstance(request, DynamicEvaluating):
         if request.rule == "rms":
             # The statistics are always those of the text that the model was trained on.
