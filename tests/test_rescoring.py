@@ -1,13 +1,12 @@
 """N-best lists: their formats, what models say of them, weights that a metric chose."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
 import dualnet
 from dualnet import zoo
-from dualnet.builders.reader import Reader
+from dualnet.builders import questions, reader_of
+from dualnet.evaluation import scoring
 from dualnet.extras.rescoring import rescoring
 from dualnet.rescoring import (
     Bleu,
@@ -227,32 +226,11 @@ def test_weights_choose_the_best_hypotheses(model):
 
 
 @pytest.mark.slow
-def test_hypotheses_are_scored_as_if_each_were_alone(model, monkeypatch):
+def test_hypotheses_are_scored_as_if_each_were_alone(model):
     together = column(rescore({"lm": model}, LISTS), "lm")
     hypotheses = [NBest(0, (each,)) for nbest in LISTS for each in nbest.hypotheses]
     alone = [column(rescore({"lm": model}, [each]), "lm")[0] for each in hypotheses]
     np.testing.assert_allclose(together, alone, rtol=1e-5)
-    monkeypatch.setattr(rescoring, "ROWS", 2)  # several calls for each piece
-    monkeypatch.setattr(rescoring, "BLOCK_CHARACTERS", 25)  # several blocks
-    np.testing.assert_allclose(column(rescore({"lm": model}, LISTS), "lm"), together, rtol=1e-5)
-
-
-def test_equal_prefixes_are_read_once(model, monkeypatch):
-    rows = []
-    read = Reader.predict_on_batch
-
-    def counted(reader, segment):
-        rows.append(len(segment["tokens"]))
-        return read(reader, segment)
-
-    monkeypatch.setattr(Reader, "predict_on_batch", counted)
-    start = "the cat sees a dog the cat sees"  # 8 words, after <eos>
-    texts = [f"{start} {end}" for end in ("a cat", "a dog", "the bird", "", "")]
-    [found] = rescore({"lm": model}, [NBest(0, tuple(map(Hypothesis, texts)))])
-    assert rows == [1, 1, 4]  # in pieces of 4 words; the last one is there twice
-    scores = dualnet.score(model, [f"{text.strip()}\n" for text in texts])
-    expected = [score.log_probabilities.sum() for score in scores]
-    np.testing.assert_allclose(column([found], "lm"), expected, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -276,29 +254,6 @@ def test_several_models_are_features_side_by_side(model, translator):
 def test_an_empty_source_has_translations(translator):
     scores = column(rescore(translator, LISTS, sources=["", "a", ""]), translator.name)
     assert np.isfinite(scores).all() and max(scores) < 0
-
-
-def peak(function, *arguments, **settings):
-    """Return the bytes that NumPy and Python hold at most during a call, and its result."""
-    tracemalloc.start()
-    try:
-        result = function(*arguments, **settings)
-        return tracemalloc.get_traced_memory()[1], result
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.slow
-def test_a_long_hypothesis_takes_the_memory_that_it_takes_alone():
-    model = strong(zoo.build("lstm", vocabulary_size=len(VOCABULARY), units=2), VOCABULARY)
-    numbers = np.random.default_rng(3)
-    lengths = [*[4] * 150, 400, *[5] * 150]
-    streams = [numbers.integers(9, size=length).astype("int32") for length in lengths]
-    rescoring.log_probabilities(model, streams[149:152])  # what is made once
-    alone, [expected] = peak(rescoring.log_probabilities, model, [streams[150]])
-    together, found = peak(rescoring.log_probabilities, model, streams)
-    assert found[150] == pytest.approx(expected, rel=1e-6)
-    assert together < alone + 400 * len(streams)  # 400 ids each would be 1,600
 
 
 SPARSE = [
@@ -409,9 +364,11 @@ def test_a_carried_state_is_that_of_the_weights_before_the_step(model):
         streams = [
             np.array([VOCABULARY.eos_id, *VOCABULARY.encode(f"{text}\n")]) for text in TEXTS[1]
         ]
-        expected = rescoring.log_probabilities(model, streams, states=states)
+        reader = reader_of(model, questions.losses)
+        losses = scoring.read(reader, streams, begin=states)["losses"]
     finally:
         model.set_weights(before)
+    expected = [-row.sum() for row in losses]
     np.testing.assert_allclose(column(found[1:], "lm"), expected, rtol=1e-4)
 
 
@@ -436,7 +393,7 @@ def test_each_model_has_its_own_statistics_for_rms(model):
 def test_arguments_that_do_not_fit_are_refused_before_anything_is_scored(
     model, arguments, message, monkeypatch
 ):
-    monkeypatch.setattr(rescoring, "log_probabilities", None)  # not called
+    monkeypatch.setattr(rescoring.scoring, "read", None)  # not called
     arguments = dict(arguments)
     with pytest.raises(ValueError, match=message):
         rescore({arguments.pop("name", "lm"): model}, LISTS, **arguments)

@@ -47,21 +47,23 @@ def read(
     *,
     temperature: float = 1.0,
     work: int | None = None,
+    begin: Sequence[np.ndarray] | None = None,
 ) -> dict[str, list[np.ndarray]]:
     """Return the answers of a reader for each token of `streams`, except the first of each.
 
-    Streams are read side by side, each from the zero state.
+    Streams are read side by side, each from the zero state or from that of `begin`.
 
     Args:
         names: Which of the reader's answers to return.
         work: As for `shape`.
+        begin: Arrays `(1, size)`.
 
     Returns:
         For each name a list with float32 `(tokens - 1,)` for each stream.
     """
     lengths = [len(stream) - 1 for stream in streams]
     answers = {name: [np.empty(length, np.float32) for length in lengths] for name in names}
-    score_streams(reader, streams, answers, *shape(lengths, work), temperature)
+    score_streams(reader, streams, answers, *shape(lengths, work), temperature, begin)
     return answers
 
 
@@ -72,14 +74,15 @@ def score_streams(
     rows: int,
     steps: int,
     temperature: float,
+    begin: Sequence[np.ndarray] | None = None,
 ) -> None:
-    """Read `streams`, each from the zero state, in `rows` side by side, `steps` tokens per call.
+    """Read `streams` from the state `begin`, `rows` side by side, `steps` tokens per call.
 
     Fills `answers`, by name an array for each stream, with what the reader answers for each of
     its tokens but the first.
     """
     lengths = [len(stream) - 1 for stream in streams]
-    for places, answer in segments(reader, streams, lengths, rows, steps, temperature):
+    for places, answer in segments(reader, streams, lengths, rows, steps, temperature, begin):
         for name, arrays in answers.items():
             for row, i, start in places:
                 part = arrays[i][start : start + steps]
@@ -93,14 +96,16 @@ def segments(
     rows: int,
     steps: int,
     temperature: float = 1.0,
+    begin: Sequence[np.ndarray] | None = None,
 ) -> Iterator[tuple[list[tuple[int, int, int]], dict[str, np.ndarray]]]:
     """Read the first `lengths` tokens of `streams`, as `score_streams` does; the state is carried.
 
-    A row that has ended a stream reads the next, from the zero state. Yields the rows that are in
+    A row that has ended a stream reads the next, from the first state. Yields the rows that are in
     use, each with the index of its stream and the position there; and the answer, each array of
     `rows` x `steps`, padding included. All segments have one shape, since JAX compiles each.
     """
-    first = states = reader.graph.begin(rows)
+    begin = begin or reader.graph.begin(1)
+    first = states = [np.repeat(state, rows, axis=0) for state in begin]
     segment: Tensors = {}
     if temperature != 1:
         segment["temperature"] = np.full((rows, 1), temperature, np.float32)

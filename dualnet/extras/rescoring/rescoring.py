@@ -6,28 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
-from keras import ops
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import documented
-from dualnet._types import Tensors
 from dualnet.adaptation.adapted_copy import Adaptation, AdaptedCopy
 from dualnet.adaptation.dynamic import adapting
-from dualnet.builders import Graph, LanguageModel, TranslationModel, questions, reader_of
+from dualnet.builders import LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_translators, vocabulary_with_eos
+from dualnet.evaluation.pair_perplexity import pair_losses
 from dualnet.extras.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.extras.rescoring.tuning import check_lists
-from dualnet.generation import translation
 from dualnet.requests import Rescoring, RescoringArguments
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_line, check_text
 
-BLOCK_CHARACTERS = 2**17  # of lists that are read together, about
 DIGITS = 6  # of a log-probability, so that a written list has the numbers that were used
-STEPS = 4  # tokens that a call reads; prefixes are shared in multiples of it
-ROWS = scoring.WORK // STEPS  # that a call reads, at most
-CALLS = 4  # of full rows, into which the streams of a language model are divided at each step
 
 Readable = LanguageModel | AdaptedCopy
 Pair = tuple[NBest, str | None]  # a list and its source
@@ -113,7 +107,7 @@ def rescored(
     sources: Iterable[str] | None = None,
     statistics: Any = None,
 ) -> Iterator[NBest]:
-    """Yield the lists of `rescore` one by one; few are held at a time."""
+    """Yield the lists of `rescore`; with `carry` or `adapt` each before the next is read."""
     request.check_adapts(statistics=statistics)
     carry, adapt = request.carry, request.adapt
     scorers = [_Scorer(name, model) for name, model in models.items()]
@@ -137,7 +131,7 @@ def rescored(
                 of_model = statistics.get(scorer.name)
             context = adapting(scorer.model, request, statistics=of_model, by_text=True)
             scorer.adaptation = stack.enter_context(context)
-        for block in _blocks(pairs, 1 if readers else BLOCK_CHARACTERS):
+        for block in ([pair] for pair in pairs) if readers else [list(pairs)]:
             columns = {scorer.name: iter(scorer.score(block).tolist()) for scorer in scorers}
             for one_list, _ in block:
                 rescored = weighted(with_scores(one_list, columns), weights, request.missing)
@@ -172,15 +166,20 @@ class _Scorer:
         return np.concatenate([[self.eos_id], ids, [self.eos_id]]).astype(np.int32)
 
     def score(self, block: Sequence[Pair]) -> np.ndarray:
+        """Return the log-probability, in nats, of each hypothesis, float64 `(hypotheses,)`."""
         streams = [self.stream(item.text) for nbest, _ in block for item in nbest.hypotheses]
         if isinstance(self.model, TranslationModel):
             encode = self.model.source_vocabulary.encode
-            owners = [k for k, (nbest, _) in enumerate(block) for _ in nbest.hypotheses]
-            sources = [encode(check_line("sources", source or "")) for _, source in block]
-            totals = log_probabilities(self.model, streams, sources=sources, owners=owners)
+            sources: list[np.ndarray] = []
+            for nbest, source in block:
+                ids = encode(check_line("sources", source or ""))
+                sources += [ids] * len(nbest.hypotheses)
+            targets = [stream[1:-1] for stream in streams]
+            losses = pair_losses(self.model, sources, targets, temperature=1.0)
         else:
-            totals = log_probabilities(self.adapted, streams, states=self.states)
-        return np.round(totals, DIGITS)
+            reader = reader_of(self.adapted, questions.losses)
+            losses = scoring.read(reader, streams, begin=self.states)["losses"]
+        return np.round([-row.sum(dtype=np.float64) for row in losses], DIGITS)
 
     def read(self, best: Hypothesis, *, carry: bool) -> None:
         """Learn from the best hypothesis of a list, and carry the state over it."""
@@ -189,111 +188,6 @@ class _Scorer:
         if self.adaptation is not None:
             self.adaptation.learn(stream, alone=True, states=self.states)
         self.states = states
-
-
-def _blocks(pairs: Iterable[Pair], characters: int) -> Iterator[list[Pair]]:
-    """Yield the lists in blocks of about so many characters of hypotheses and sources."""
-    block: list[Pair] = []
-    length = 0
-    for nbest, source in pairs:
-        block.append((nbest, source))
-        texts = [source or "", *(hypothesis.text for hypothesis in nbest.hypotheses)]
-        length += sum(map(len, texts)) + len(texts)
-        if length >= characters:
-            yield block
-            block, length = [], 0
-    if block:
-        yield block
-
-
-# --- hypotheses side by side; prefixes that they share are read once
-
-
-def log_probabilities(
-    model: Readable,
-    streams: Sequence[np.ndarray],
-    *,
-    states: Sequence[np.ndarray] | None = None,
-    sources: Sequence[np.ndarray] = (),
-    owners: Sequence[int] | None = None,
-) -> np.ndarray:
-    """Return the log-probability, in nats, of each stream's tokens but the first.
-
-    A call reads at most `ROWS` streams, fewer for long sources, and they are not padded to the
-    longest: what a long one needs of memory does not depend on the others.
-
-    Args:
-        model: `LanguageModel`, or what reads as it, or a `TranslationModel` with `sources`.
-        streams: int arrays, ids of the model; each begins with `<eos>`.
-        states: arrays `(1, size)` that a language model begins in; default zeros.
-        sources: int arrays, ids of the texts to translate.
-        owners: the index of its source for each stream.
-
-    Returns:
-        float64 `(streams,)`.
-    """
-    widths = [max(1, len(source)) for source in sources] or [1]
-    owner_of = owners or [0] * len(streams)
-    # Neighbours in this order share the longest prefixes, and have sources of similar lengths.
-    keys = [(-widths[k], k, ids.astype(">i4").tobytes()) for k, ids in zip(owner_of, streams)]
-    order = sorted(range(len(streams)), key=keys.__getitem__)
-    totals = np.zeros(len(streams))
-    while order:
-        rows = max(1, min(ROWS, translation.POSITIONS // widths[owner_of[order[0]]]))
-        size = rows if sources else CALLS * rows
-        group, order = order[:size], order[size:]
-        used, places = np.unique([owner_of[i] for i in group], return_inverse=True)
-        constants = None
-        if isinstance(model, TranslationModel):
-            states, constants = _encoded(model, [sources[k] for k in used])
-        of_group = [streams[i] for i in group]
-        totals[group] = _of_neighbours(model, of_group, places, states, constants, rows)
-    return totals
-
-
-def _of_neighbours(
-    model: Readable,
-    streams: Sequence[np.ndarray],
-    owners: np.ndarray,
-    states: Sequence[np.ndarray] | None,
-    constants: Sequence[np.ndarray] | None,
-    most: int,
-) -> np.ndarray:
-    """Return the log-probabilities of sorted streams; `owners` are the rows of their sources.
-
-    A call reads at most as many as `most`.
-    """
-    reader = reader_of(model, questions.losses if constants is None else _losses_given_sources)
-    if states is None:
-        states = reader.graph.begin(1)
-    counts = np.array([len(stream) for stream in streams]) - 1
-    begins = np.cumsum(counts + 1) - counts - 1
-    ids = np.concatenate(streams)
-    totals = np.zeros(len(streams))
-    places = owners.copy()  # of each stream among the rows that were read last
-    for start in range(0, counts.max(), STEPS):
-        [left] = np.nonzero(counts > start)
-        columns = start + np.arange(STEPS + 1)
-        inside = columns <= counts[left, None]
-        pieces = ids[(begins[left, None] + columns) * inside] * inside
-        # Streams that are equal so far are read as one row.
-        keys = np.column_stack([places[left], pieces, inside.sum(axis=1)])
-        _, new, row_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        answers: list[list[np.ndarray]] = []
-        for group in np.split(new, range(most, len(new), most)):
-            size = 1 << (len(group) - 1).bit_length()  # few numbers of rows are compiled
-            rows = np.append(group, np.full(size - len(group), group[0]))
-            segment: Tensors = {"tokens": pieces[rows, :-1], "targets": pieces[rows, 1:]}
-            segment["states"] = [state[places[left[rows]]] for state in states]
-            if constants is not None:
-                segment |= {"constants": constants, "owners": owners[left[rows]]}
-            answer = reader.predict_on_batch(segment)
-            losses: Any = np.sum(answer["losses"] * inside[rows, 1:], axis=1, dtype=np.float64)
-            answers.append([array[: len(group)] for array in (losses, *answer["states"])])
-        losses, *states = map(np.concatenate, zip(*answers))
-        places[left] = row_of.ravel()
-        totals[left] -= losses[places[left]]
-    return totals
 
 
 def state_after(
@@ -312,24 +206,3 @@ def state_after(
         states = reader.predict_on_batch(segment)["states"]
         ids = ids[tokens.shape[1] :]
     return list(states)
-
-
-def _encoded(
-    model: TranslationModel, sources: Sequence[np.ndarray]
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the states in which translations of the sources begin, and their constants."""
-    rows = 1 << (len(sources) - 1).bit_length()  # few numbers of rows are compiled
-    ids = translation.padded([*sources, *[sources[0]] * (rows - len(sources))])
-    arrays = [ops.convert_to_numpy(array) for array in model.encode(ids)]
-    count = model.graph.constants
-    return arrays[count:], arrays[:count]
-
-
-def _losses_given_sources(graph: Graph, segment: Tensors) -> Tensors:
-    """Answer as `questions.losses`, with what was read of the sources.
-
-    A segment also has `constants`, arrays with a row for each source, and `owners`, int
-    `(batch,)`, the source of each row.
-    """
-    constants = [ops.take(array, segment["owners"], axis=0) for array in segment["constants"]]
-    return questions.losses(graph, {**segment, "states": [*constants, *segment["states"]]})
