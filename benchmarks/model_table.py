@@ -1,4 +1,4 @@
-"""Writes the table of all models into docs/zoo.md, as `dualnet list --markdown` prints it.
+"""Writes the table of all models into docs/zoo.md, with the results of every card.
 
 Usage: python benchmarks/model_table.py
 """
@@ -7,9 +7,28 @@ import re
 from pathlib import Path
 
 from dualnet import zoo
-from dualnet.cli.listing import model_table
+from dualnet.cli.listing import listed_figures, listed_result, translation_results
 
+COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 BETWEEN = re.compile("(?<=<!-- models -->\n).*(?=<!-- /models -->)", re.DOTALL)
+
+
+def model_table(names):
+    """Return a Markdown table with a row per corpus of each model in `names`."""
+    columns = [key.replace("finetuned", "fine-tuned") for key in COLUMNS]
+    head = ["model", "corpus", "parameters", *columns, "measured"]
+    rows = [row_of(zoo.card(name, corpus)) for name in names for corpus in zoo.card(name).corpora]
+    rule = ["---", "---", "---:", *["---"] * (len(COLUMNS) + 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
+
+
+def row_of(card):
+    results = {key: listed_figures(card.published.get(key, ())) for key in COLUMNS}
+    results["static"] = results["static"] or translation_results(card)
+    if "refinetuned" in card.published:
+        results["finetuned"] += f"; until no gain {listed_figures(card.published['refinetuned'])}"
+    measured = "; ".join(map(listed_result, card.measured)).replace("|", "\\|")
+    return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
 
 
 def main():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import dualnet
+from benchmarks.model_table import model_table
 from dualnet import runs, serving, zoo
 from dualnet.cli.console import Table
 from dualnet.cli.evaluating import cache_settings
@@ -80,14 +81,14 @@ def test_list_shows_the_models_that_match(cli):
     assert "No model matches 'x*'" in cli("list 'x*'")
 
 
-def test_the_documentation_has_the_table_of_all_models_that_list_prints(cli):
+def test_the_documentation_has_the_table_of_all_models():
     page = pathlib.Path(dualnet.__file__).parents[1].joinpath("docs/zoo.md").read_text("utf-8")
     shown = page.partition("<!-- models -->\n")[2].partition("<!-- /models -->")[0]
-    assert shown == cli("list --markdown"), "run: make tables"
+    assert shown == f"{model_table(zoo.list_models())}\n", "run: make tables"
 
 
-def test_the_table_has_every_card_with_what_is_published_and_measured(cli):
-    rows = [line.split(" | ") for line in cli("list --markdown").splitlines()]
+def test_the_table_has_every_card_with_what_is_published_and_measured():
+    rows = [line.split(" | ") for line in model_table(zoo.list_models()).splitlines()]
     assert {len(row) for row in rows} == {9}
     table = {(row[0].strip("| `"), row[1]): row for row in rows[2:]}
     cards = [(name, corpus) for name in zoo.list_models() for corpus in zoo.card(name).corpora]
@@ -394,16 +395,6 @@ def test_the_experts_of_a_model_are_analysed(cli, folder, corpus, tmp_path):
 
 def type_in(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-
-
-def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
-    train = f"train lstm --corpus {folder} --output {tmp_path}/RUN --set units=4 batch_size=4"
-    told = cli(f"{train} --epochs 1800 --dry-run")
-    takes = r"An epoch takes about [\d.]+ s here, 1800 epochs about [\d.,]+ (s|min|h)\. Nothing"
-    assert re.match(takes, told)
-    assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
-    assert "`keep_every` must be" in cli.refused(f"{train} --dry-run --keep-every 5..1")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

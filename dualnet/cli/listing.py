@@ -3,8 +3,7 @@
 import dataclasses
 import json
 import math
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ from dualnet._files import check_output_file, read_json
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, number
 from dualnet.cli.options import OfModel, ReadingPairs, check_no_table
-from dualnet.corpora import SPLITS, Corpus, PairCorpus
+from dualnet.corpora import SPLITS, PairCorpus
 from dualnet.requests import Dividing
 from dualnet.runs import Run
 from dualnet.runs.folder import RESULTS
 from dualnet.runs.shipped import card_of_run, find_run
 from dualnet.text import Tokenizer
-
-COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 
 
 class List(Options):
@@ -36,11 +33,6 @@ class List(Options):
     pretrained: bool = False
     """List the trained models that are shipped, with their test results."""
 
-    markdown: bool = False
-    """Print a Markdown table with the results on all corpora."""
-
-    excludes = {"json": ["markdown"], "pretrained": ["markdown"]}
-
 
 def list_models(options: List) -> Result:
     """List the models of the zoo.
@@ -49,8 +41,6 @@ def list_models(options: List) -> Result:
         dualnet list "dual_*"
     """
     names = zoo.list_models(options.pattern, pretrained=options.pretrained)
-    if options.markdown:
-        return Result(names, model_table(names))
     if not names:
         way_out = "`dualnet list` and `dualnet list --pretrained` show what there is."
         return Result(names, f"No model matches {options.pattern!r}. {way_out}")
@@ -131,12 +121,6 @@ def _about(name: str, card: zoo.Card, run: Run | None) -> Iterator[str]:
     if card.parameters is not None:
         printed = f" (in the paper: {card.printed})" if card.printed else ""
         yield f"parameters  {card.parameters:,}{printed}"
-    if card.recipe:
-        text = f"--corpus {card.corpus or 'FILE'}"
-        if card.builder == "encoder_decoder":
-            text = "--pairs FOLDER"
-        measure = f"dualnet train {shlex.quote(name)} {text} --output RUN --dry-run"
-        yield f"time        of an epoch on this machine, from a few steps: {measure}"
     if card.seed is not None:
         yield f"seed        {card.seed}"
     if card.lowercase:
@@ -165,34 +149,13 @@ def _settings(card: zoo.Card) -> Iterator[str]:
             yield f"{key} = {json.dumps(value, default=str)}{ours}"
 
 
-# --- the table of `--markdown`
-
-
-def model_table(names: Iterable[str]) -> str:
-    """Return a Markdown table with a row per corpus of each model in `names`."""
-    columns = [key.replace("finetuned", "fine-tuned") for key in COLUMNS]
-    head = ["model", "corpus", "parameters", *columns, "measured"]
-    rows = [_row(zoo.card(name, corpus)) for name in names for corpus in zoo.card(name).corpora]
-    rule = ["---", "---", "---:", *["---"] * (len(COLUMNS) + 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
-
-
-def _row(card: zoo.Card) -> list[str]:
-    results = {key: _figures(card.published.get(key, ())) for key in COLUMNS}
-    results["static"] = results["static"] or translation_results(card)
-    if "refinetuned" in card.published:
-        results["finetuned"] += f"; until no gain {_figures(card.published['refinetuned'])}"
-    measured = "; ".join(map(listed_result, card.measured)).replace("|", "\\|")
-    return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
-
-
 def translation_results(card: zoo.Card) -> str:
     """Return the published BLEU or ROUGE of a model that translates, or ""."""
     if "bleu" in card.published:
-        return f"BLEU {_figures(card.published['bleu'][1:])}"
+        return f"BLEU {listed_figures(card.published['bleu'][1:])}"
     if "rouge_1" in card.published:
         figures = (card.published[name][1:] for name in ("rouge_1", "rouge_2", "rouge_l"))
-        return f"ROUGE-1/2/L {'/'.join(map(_figures, figures))}"
+        return f"ROUGE-1/2/L {'/'.join(map(listed_figures, figures))}"
     return ""
 
 
@@ -201,7 +164,7 @@ def listed_result(result: Mapping[str, object]) -> str:
     setup, figures = [], []
     for key, value in result.items():
         if isinstance(value, list) and all(map(is_number, value)):
-            figures.append(f"{key.replace('_', ' ')} {_figures(value)}")
+            figures.append(f"{key.replace('_', ' ')} {listed_figures(value)}")
         elif key == "parameters" and is_number(value):
             setup.append(f"{value:,} parameters")
         elif key != "command":
@@ -210,7 +173,7 @@ def listed_result(result: Mapping[str, object]) -> str:
     return ": ".join(", ".join(parts) for parts in (setup, figures) if parts)
 
 
-def _figures(values: Sequence[float]) -> str:
+def listed_figures(values: Sequence[float]) -> str:
     """Return "validation/test" in the digits of the longer one, with "-" for a missing figure."""
     digits = max((len(str(x).partition(".")[2]) for x in values if not math.isnan(x)), default=0)
     return "/".join("-" if math.isnan(value) else f"{value:.{digits}f}" for value in values)
@@ -239,6 +202,7 @@ def data(options: Data) -> Result:
         dualnet data book.txt --tokenizer bpe:2000
     """
     from dualnet import corpora
+    from dualnet.corpora.corpus import locate
 
     if options.pairs is not None:
         return _pairs(options.read_pairs())
@@ -268,7 +232,9 @@ def data(options: Data) -> Result:
     shown = 10  # tokens
     units = f"words {len(tokenizer):>12,} in the vocabulary, including <eos>"
     if tokenizer.kind != "words":
-        sizes |= _bytes_per_token(corpus, options)
+        documents, fractions = tokenizer.documents, options.fractions
+        text = locate(options.name, options.path, documents=documents, fractions=fractions)
+        sizes |= {split: text.size(split) / len(ids) for split, ids in splits.items()}
         shown, lost = 40, f"; {tokenizer.loses}" * bool(tokenizer.loses)
         units = f"units {len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>{lost}"
     ended = "sentences" if tokenizer.documents == "line" else "documents"
@@ -281,21 +247,6 @@ def data(options: Data) -> Result:
         if not result[name]:
             del result[name]
     return Result(result, *lines, units, corpus.note)
-
-
-def _bytes_per_token(corpus: Corpus, options: Data) -> dict[str, float]:
-    """Return the bytes of the text of each split, in UTF-8, over the number of its tokens."""
-    from dualnet.corpora.corpus import locate
-    from dualnet.text.plain_text import END, ENDS
-
-    name, documents = options.name or "", corpus.vocabulary.documents
-    text = locate(name, options.path, options.lowercase, True, documents, options.fractions)
-    end = ENDS[documents]
-    return {
-        split: sum(len(block.replace(END, end).encode()) for block in text.read(split))
-        / len(corpus.split(split))
-        for split in SPLITS
-    }
 
 
 def _pairs(corpus: PairCorpus) -> Result:

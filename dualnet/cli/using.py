@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import check_output_file, is_used, make_folder, read_json, write_whole
+from dualnet._files import read_json, write_whole
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, json_of, number, printable, quietly
 from dualnet.cli.options import (
@@ -34,7 +34,6 @@ from dualnet.runs import Run
 from dualnet.runs.shipped import LICENCES, licences_of, list_shipped, shipped_of_english
 
 if TYPE_CHECKING:
-    from dualnet.builders import TranslationModel
     from dualnet.generation.translation import Translation
 
 
@@ -250,9 +249,8 @@ class Translate(OfTexts, Translating):
     format: str = choice("text", FORMATS)
     """text, or moses: 'number ||| translation ||| features ||| score'."""
 
-    plot: str | None = field(None, metavar="PNG")
-    """Draw the attention of the best translation: for one text, into a file ending in .png; else
-    into a new folder, with a picture for each line that is not empty."""
+    plot: str | None = field(None, check_file, metavar="PNG")
+    """Draw the attention of the best translation of one text."""
 
     excludes = {"ensemble": ["plot"]}
 
@@ -265,8 +263,10 @@ def translate(options: Translate) -> Result | None:
     """
     texts = [line.removesuffix("\n") for line in options.lines(may_be_empty=True)]
     runs = [Run.open(folder) for folder in (options.run_folder, *options.ensemble)]
-    if options.plot is not None:
-        _check_plot(Path(options.plot), texts)
+    if options.plot is not None and (len(texts) != 1 or not texts[0]):
+        way_out = " For more, see `alignments` in Python."
+        message = f"takes one text that is not empty. Received: {len(texts)} of them."
+        raise ArgumentError("--plot", message, way_out)
     generation = quietly("dualnet.generation")
     models = [run.model() for run in runs]
     settings = Translating.fields_of(options.arguments())
@@ -277,7 +277,8 @@ def translate(options: Translate) -> Result | None:
         return None
     translated = generation.translations(models, texts, **settings)
     if options.plot is not None:
-        _plot(Path(options.plot), models[0], texts, [best for best, *_ in translated])
+        [alignment] = generation.alignments(models[0], texts, [translated[0][0]])
+        alignment.plot(options.plot)
     fields = ("text", "score", "normalized_score")
     rows = [
         {"text": text, "translations": [{f: getattr(one, f) for f in fields} for one in best]}
@@ -303,28 +304,3 @@ def _text(options: Translate, translated: "list[list[Translation]]", first: int 
                 line = f"{index} ||| {line} ||| {scores}"
             lines.append(printable(line))
     return "\n".join(lines)
-
-
-def _check_plot(path: Path, texts: list[str]) -> None:
-    if path.suffix.lower() == ".png":
-        if len(texts) != 1 or not texts[0]:
-            required = "in a .png is of one text that is not empty; give a new folder for others."
-            raise ArgumentError("--plot", f"{required} Received: {len(texts)} texts.")
-        check_output_file("--plot", path)
-    elif path.exists() and (not path.is_dir() or is_used(path)):
-        required = "must be a file that ends in .png, or a new or empty folder."
-        raise ArgumentError("--plot", f"{required} Received: {str(path)!r}, which exists.")
-
-
-def _plot(
-    path: Path, model: "TranslationModel", texts: list[str], translated: "list[Translation]"
-) -> None:
-    """Draw the attention of each translation into the file or the folder of `--plot`."""
-    from dualnet.generation import alignments
-
-    is_file = path.suffix.lower() == ".png"
-    if not is_file:
-        make_folder("--plot", path)
-    for index, alignment in enumerate(alignments(model, texts, translated), start=1):
-        if alignment.source:
-            alignment.plot(path if is_file else path / f"{index}.png")

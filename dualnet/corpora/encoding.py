@@ -48,7 +48,9 @@ class Text:
 
     def size(self, split: str) -> int:
         """Return the number of bytes of a split."""
-        parts = self.files.get(split, ())
+        if not self.files:
+            return len(python_reference.split_texts()[split].encode())
+        parts = self.files[split]
         ends = (part.path.stat().st_size if part.end is None else part.end for part in parts)
         return sum(ends) - sum(part.start for part in parts)
 
