@@ -1,8 +1,7 @@
 """Trains tokenisers, by means of Hugging Face's library `tokenizers`."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dualnet._checks import ArgumentError, as_texts, check_choice, check_count
@@ -34,7 +33,8 @@ def train_tokenizer(
         texts: Strings, read once. With `documents="line"`, no token spans a newline.
         kind: "bpe", "unigram", "word-piece" or "characters".
         size: int. Number of tokens, `<eos>` included; at least 257 for "bpe".
-            Fewer are learnt if the texts have too few words. None for "characters": all.
+            Fewer are learnt if the texts have too few words, and more of "word-piece" if the
+            characters that begin words and those within are more. None for "characters": all.
         documents: See `LibraryTokenizer`.
         lowercase: bool. Whether text is lower-cased first, here and later.
         special: Strings that are one token each wherever a text has them, e.g. "<unk>" in
@@ -83,7 +83,7 @@ def train_tokenizer(
             models.WordPiece(unk_token=UNK),
             pre_tokenizers.Sequence(steps),
             decoders.WordPiece(cleanup=False),
-            trainers.WordPieceTrainer(**options),
+            trainers.WordPieceTrainer(**options, limit_alphabet=max(learnt - 2, 0)),
         ),
         "characters": (
             models.WordLevel(unk_token=UNK),
@@ -97,7 +97,6 @@ def train_tokenizer(
     tokenizer.pre_tokenizer, tokenizer.decoder = divider, decoder
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()  # so that the file says it
-    counts: Counter[str] = Counter()  # of characters
     # In a corpus, the ends of documents are marked by half of a surrogate pair.
     spelt = [text.lower() if lowercase else text for text in special]
     ends = [END, *["\n"] * (documents == "line"), *spelt]
@@ -105,26 +104,12 @@ def train_tokenizer(
 
     def pieces() -> Iterator[str]:
         for text in texts:
-            text = text.lower() if lowercase else text
-            if kind == "word-piece":
-                counts.update(text)
-            yield from filter(None, split(text))
+            yield from filter(None, split(text.lower() if lowercase else text))
 
     with library_errors("The text and the size must fit"):
         tokenizer.train_from_iterator(pieces(), trainer)
-    if kind == "word-piece" and tokenizer.get_vocab_size() > learnt:  # characters alone
-        tokens = _commonest(tokenizer.get_vocab(), counts, learnt)
-        tokenizer.model = models.WordPiece(tokens, unk_token=UNK)
     tokenizer.add_tokens([AddedToken(text, normalized=lowercase) for text in special])
     return LibraryTokenizer(tokenizer.to_str(), documents=documents, lowercase=lowercase)
-
-
-def _commonest(tokens: Mapping[str, int], counts: Counter[str], size: int) -> dict[str, int]:
-    """Return the first two of `tokens`, and those of the commonest characters, `size` in all."""
-    ordered = sorted(tokens, key=tokens.__getitem__)
-    ranked = sorted(ordered[2:], key=lambda token: -counts[token.removeprefix("##")])
-    kept = {*ordered[:2], *ranked[: size - 2]}
-    return {token: i for i, token in enumerate(filter(kept.__contains__, ordered))}
 
 
 def check_size(kind: str, size: int | None, *, special: int = 0) -> int:
