@@ -21,7 +21,7 @@ from dualnet.cli.options import (
 )
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import Run
-from dualnet.runs.folder import EARLY_FILES
+from dualnet.runs.folder import EARLY_FILES, tokenizer_file
 from dualnet.runs.shipped import card_of_run
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:
     run = Run.open_folder(start) if card_of_run(start) else None
     name = options.card_for or Path(options.pairs).resolve().name
     is_open = options.resume or settings["tokenizer"] is None
-    if run is not None and run.has_vocabulary and is_open:
+    if run is not None and tokenizer_file(run.path) and is_open:
         settings["tokenizer"] = run.source_vocabulary, run.vocabulary
         if options.resume:
             most = run.trained_on.get("pairs", {}).get("max_tokens")

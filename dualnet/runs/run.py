@@ -136,11 +136,6 @@ class Run:
 
     # --- tokenisers
 
-    @property
-    def has_vocabulary(self) -> bool:
-        """Whether the folder holds its tokeniser."""
-        return files.tokenizer_file(self.path) is not None
-
     @functools.cached_property
     def vocabulary(self) -> Tokenizer:
         """The tokeniser, that of the target in a translator's RUN."""

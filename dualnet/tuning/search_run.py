@@ -45,8 +45,6 @@ from dualnet.tuning.report import (
 from dualnet.tuning.search_folder import Search, read_search, resumed_corpus, write_corpus
 from dualnet.tuning.trial import RUN, TRIALS
 
-CONTINUE = "Continue with the same command and --resume."
-
 
 class SearchError(ValueError):
     """A search in which no trial was completed; the message says why the first trial failed.
@@ -91,9 +89,8 @@ class SearchRun:
         best = best_row(rows)
         if self.interrupts.asked:
             completed = sum(row.status == "completed" for row in rows)
-            raise Stopped(
-                f"Stopped, with {completed} trials completed and {left} begun. {CONTINUE}"
-            )
+            done = f"{completed} trials completed and {left} begun"
+            raise Stopped(f"Stopped, with {done}. Continue with the same command and --resume.")
         if best is None:
             raise SearchError(self._failure(rows))
         if len(rows) < (self.oracle.max_trials or 0) and not (left or self.search.is_over()):
