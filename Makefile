@@ -55,6 +55,7 @@ newest: .venv/.test
 
 tables: .venv/.base
 	@$(BIN)/python benchmarks/model_table.py
+	@$(BIN)/python benchmarks/claims.py
 
 # One stamp for each extra, made anew when their list changes.
 .venv/.base: setup.cfg pyproject.toml .ci/constraints.txt | .venv
