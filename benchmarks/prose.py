@@ -1,4 +1,4 @@
-"""Turns WikiText-2 into prose, and learns the units of the shipped models from it.
+"""Turns WikiText-2 into prose, and learns the tokeniser of the shipped models from it.
 
 Usage: python benchmarks/prose.py FOLDER_OF_WIKITEXT-2 OUTPUT
 Needs the extra `translate`. Writes train.txt, valid.txt and test.txt without the marks of
