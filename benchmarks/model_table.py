@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from dualnet import zoo
-from dualnet.cli.listing import listed_figures, listed_result, translation_results
+from dualnet.cli.listing import listed_figures, translation_results
 
 COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 BETWEEN = re.compile("(?<=<!-- models -->\n).*(?=<!-- /models -->)", re.DOTALL)
@@ -27,7 +27,9 @@ def row_of(card):
     results["static"] = results["static"] or translation_results(card)
     if "refinetuned" in card.published:
         results["finetuned"] += f"; until no gain {listed_figures(card.published['refinetuned'])}"
-    measured = "; ".join(map(listed_result, card.measured)).replace("|", "\\|")
+    of_its_size = [result for result in card.measured if "parameters" not in result]
+    statics = [result["static"] for result in of_its_size if "static" in result]
+    measured = listed_figures(min(statics, default=()))  # the best on validation text
     return [f"`{card.name}`", card.corpus, f"{card.parameters:,}", *results.values(), measured]
 
 
