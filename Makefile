@@ -4,7 +4,7 @@
 #   make test-all   what `make test` leaves out: the slow tests, the docs, the wheel, JAX, PyTorch
 #   make docs       these pages as HTML in docs/_build
 #   make newest     quick tests with newer Keras and TensorFlow, if there are any
-#   make tables     the table of all models in docs/zoo.md
+#   make tables     the table of all models in docs/zoo.md, and the page of claims
 PYTHON ?= $(firstword $(shell for name in python3.11 python3.12 python3.13 python3; do \
 	$$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
 	&& echo $$name; done))
@@ -53,7 +53,7 @@ wheel: .venv/.test
 newest: .venv/.test
 	@echo "== $$(date +%T) newest"; .ci/newest $(BIN)/python
 
-tables: .venv/.base
+tables: .venv/.test
 	@$(BIN)/python benchmarks/model_table.py
 	@$(BIN)/python benchmarks/claims.py
 
