@@ -13,6 +13,7 @@ import math
 import re
 import statistics
 import tomllib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = "*-miniature*.csv", "*-translation.csv"
 BETWEEN = re.compile("(?<=<!-- claims -->\n).*(?=<!-- /claims -->)", re.DOTALL)
 LEVEL = 0.05
-HEAD = (
-    "| claim | where | published | compared | seeds | gain, 95 % interval | |\n" + 7 * "|---" + "|"
-)
+HEAD = """\
+| claim | where | published | compared | seeds | gain, 95 % interval | |
+|---|---|---|---|---|---|---|"""
 
 
 @dataclass(kw_only=True)
@@ -40,7 +41,7 @@ class Claim:
         group: Group of benchmarks/published.toml that tries it.
         runs: Labels of its runs, without and with what the claim is about.
         evaluations: How each is evaluated; "" is static.
-        why: Why it is not tried.
+        why: Why it is not tried; else what was compared.
         gain, error: Difference of means and its standard error, which needs a repeated seed.
         freedom: Degrees of freedom of the error.
     """
@@ -53,7 +54,6 @@ class Claim:
     runs: tuple[str, ...] = ()
     evaluations: tuple[str, ...] = ("", "")
     why: str = ""
-    compared: str = ""
     seeds: tuple[int, ...] = ()
     gain: float | None = None
     error: float | None = None
@@ -62,10 +62,8 @@ class Claim:
 
     @property
     def published_gain(self) -> float | None:
-        if not self.published:
-            return None
-        without, gained = (score(float(value), self.measure) for value in self.published)
-        return gained - without
+        scores = [score(float(value), self.measure) for value in self.published]
+        return scores[1] - scores[0] if scores else None
 
     @property
     def distance_to_half(self) -> float:
@@ -83,9 +81,8 @@ class Claim:
     def seeds_to_decide(self, deviation: float, level: float) -> int:
         """Return the seeds of each model with which this gain would be told from 0 or from half."""
         distance = max(abs(self.gain), self.distance_to_half)
-        return max(
-            2, math.ceil(2 * (stats.t.isf(level / 2, self.freedom) * deviation / distance) ** 2)
-        )
+        margin = stats.t.isf(level / 2, self.freedom) * deviation
+        return max(2, math.ceil(2 * (margin / distance) ** 2))
 
 
 def score(value: float, measure: str) -> float:
@@ -93,20 +90,20 @@ def score(value: float, measure: str) -> float:
     return -math.log(value) if measure == "perplexity" else value
 
 
-def read_runs(folder: Path) -> dict[tuple[str, str, str], dict[str, dict[str, str]]]:
+def read_runs(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Return the test results by group, label and evaluation, and then by seed."""
-    runs: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
+    runs: dict[tuple[str, str, str], dict[str, Any]] = {}
     for path in sorted(path for pattern in RESULTS for path in folder.glob(pattern)):
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 label, _, seed = row["run"].rpartition(" seed ")
                 if row["test_perplexity"]:
-                    key = row["group"], label, row.get("evaluation") or ""
+                    key = row["group"], label, row.get("evaluation", "")
                     runs.setdefault(key, {})[seed] = row
     return runs
 
 
-def scores(runs: dict[str, dict[str, str]], measure: str) -> list[float]:
+def scores(runs: dict[str, Any], measure: str) -> list[float]:
     column = "test_perplexity" if measure == "perplexity" else f"test_{measure.lower()}"
     return [score(float(row[column]), measure) for row in runs.values()]
 
@@ -132,8 +129,8 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
     pools = {}
     for claim in claims:
         cases = [
-            runs.get((claim.group, label, evaluation), {})
-            for label, evaluation in zip(claim.runs, claim.evaluations, strict=False)
+            runs.get((claim.group, *case), {})
+            for case in zip(claim.runs, claim.evaluations, strict=False)
         ]
         if not cases or not all(cases):
             claim.why = claim.why or f"not trained yet: `--group {claim.group}`"
@@ -148,24 +145,23 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
                 ]
             )
         deviation, claim.freedom = pools[corpus]
-        without, gained = (scores(case, claim.measure) for case in cases)
+        without, gained = [scores(case, claim.measure) for case in cases]
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
         claim.error = deviation * math.sqrt(1 / len(without) + 1 / len(gained))
-        claim.word = "undecided"
-        claim.compared = described(claim, runs)
+        claim.word, claim.why = "undecided", described(claim, runs)
     tested = [claim for claim in claims if claim.freedom]
     zero = holm([claim.p_value(abs(claim.gain)) for claim in tested])
     half = holm([claim.p_value(claim.distance_to_half) for claim in tested])
-    for claim, from_zero, from_half in zip(tested, zero, half, strict=True):
+    for claim, from_zero, from_half in zip(tested, zero, half):
         if from_zero <= LEVEL and claim.gain > 0:
             claim.word = "**holds**"
         elif from_zero <= LEVEL or from_half <= LEVEL:
             claim.word = "**does not hold**"
         else:
-            deviation = pools[groups[claim.group]["corpus"]][0]
+            deviation, _ = pools[groups[claim.group]["corpus"]]
             number = claim.seeds_to_decide(deviation, LEVEL / len(tested))
-            claim.word = f"undecided: takes {number} seeds" if number < 100 else "undecided"
+            claim.word = f"undecided: takes {number:,} seeds"
     return pools
 
 
@@ -186,15 +182,11 @@ def line(claim: Claim) -> str:
     published = " → ".join(claim.published)
     if claim.published and claim.measure == "perplexity":
         published += f" ({claim.published_gain:.3f})"
-    gain = ""
-    if claim.gain is not None:
-        gain = f"{claim.gain:.3f}"
+    gain = "" if claim.gain is None else f"{claim.gain:.3f}"
     if claim.freedom:
-        low, high = claim.interval()
-        gain += f", {low:.3f} to {high:.3f}"
+        gain += ", {:.3f} to {:.3f}".format(*claim.interval())
     seeds = " and ".join(map(str, claim.seeds))
-    compared = claim.compared or claim.why
-    cells = [claim.claim, claim.where, published, compared, seeds, gain, claim.word]
+    cells = [claim.claim, claim.where, published, claim.why, seeds, gain, claim.word]
     return f"| {' | '.join(cells)} |"
 
 
@@ -202,31 +194,28 @@ def plot(claims: list[Claim], path: Path) -> None:
     """Draw the gains with their intervals, and the papers' own."""
     import matplotlib.pyplot as plt
 
-    measures = sorted({claim.measure for claim in claims}, reverse=True)
-    panels = [[claim for claim in claims if claim.measure == measure] for measure in measures]
+    rows = Counter(claim.measure for claim in claims)
     figure, axes = plt.subplots(
-        len(panels),
+        len(rows),
         figsize=(9, 1.5 + 0.3 * len(claims)),
-        height_ratios=[len(panel) + 1 for panel in panels],
+        height_ratios=[count + 1 for count in rows.values()],
         squeeze=False,
         layout="constrained",
     )
-    for axis, panel, measure in zip(axes.flat, panels, measures, strict=True):
+    for axis, measure in zip(axes.flat, rows, strict=True):
+        panel = [claim for claim in claims if claim.measure == measure]
         for place, claim in enumerate(panel):
-            low, high = claim.interval() if claim.freedom else (claim.gain, claim.gain)
-            axis.plot([low, high], [place, place], color="tab:blue")
             axis.plot(claim.gain, place, "o", color="tab:blue")
+            if claim.freedom:
+                axis.plot(claim.interval(), [place, place], color="tab:blue")
             if claim.published_gain is not None:
-                axis.plot(claim.published_gain, place, "d", color="tab:orange", fillstyle="none")
+                axis.plot(claim.published_gain, place, "d", color="tab:orange")
         axis.set_yticks(range(len(panel)), [claim.claim for claim in panel])
         axis.set_ylim(len(panel) - 0.5, -0.5)
-        axis.axvline(0, color="grey", linewidth=0.8)
-        axis.set_xlabel(
-            "gain in ln perplexity" if measure == "perplexity" else f"gain in {measure}"
-        )
-    figure.suptitle("Gains here with 95 % intervals (blue) and in the papers (orange)", fontsize=10)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        axis.axvline(0, color="grey")
+        axis.set_xlabel(f"gain in {measure.replace('perplexity', 'ln perplexity')}")
+    figure.suptitle("Gains here with 95 % intervals (blue) and in the papers (orange)")
+    figure.savefig(path)
 
 
 def tables(folder: Path) -> tuple[str, list[Claim]]:

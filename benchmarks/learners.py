@@ -11,7 +11,8 @@ of weights by `rule`, a step every 20 tokens, at learning rates a factor of abou
 `rate` up, or down if that is worse, until one is worse: printed are the best perplexity, its rate,
 and the share of the gain in nats of all weights with the rule "sgd".
 A choice is one of `adapt`, several of them joined by "+", and one of `cache`, tokens in a cache of
-n-grams. With `genre`, the corpus is a folder as for keystrokes.py. Then the bytes of a learner, and
+n-grams. With `genre`, the corpus is a folder with valid.txt, whose documents a blank line ends, and
+valid.genres, a line for each: only that genre is read. Then the bytes of a learner, and
 the tokens per second of so many learners side by side, each with a text of its own, beside today's
 loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up, with their
 interquartile range, all choices in turn; with `--repeats 0` no speeds. With `--quick` sizes say
@@ -21,12 +22,12 @@ nothing.
 from __future__ import annotations
 
 import datetime
+import re
 import time
 from pathlib import Path
 
 import keras
 import numpy as np
-from keystrokes import documents
 from options import options_of
 from peers.report import commit, processor, threads
 
@@ -42,6 +43,14 @@ LENGTH = 20
 WEIGHTS, SCALES = (0.1, 0.2), (0.1, 0.3, 1.0, 2.0)  # of a neural cache
 
 
+def text_of(folder: Path, genre: str) -> str:
+    """Return the validation text of a genre."""
+    documents = re.split(r"\n\s*\n", (folder / "valid.txt").read_text("utf-8").strip("\n"))
+    genres = (folder / "valid.genres").read_text("utf-8").split()
+    pairs = zip(documents, genres, strict=True)
+    return "".join(f"{document}\n\n" for document, own in pairs if own == genre)
+
+
 def main() -> None:
     options = options_of(
         __doc__, run="dual_lstm.wikitext-2", corpus=str, genre=str, tokens=16000, adapt=CHOICES,
@@ -52,8 +61,8 @@ def main() -> None:
     model = dualnet.load(options.run)
     corpus = options.corpus or "python-reference"
     if options.genre:
-        text = "\n\n".join([*documents(Path(corpus), options.genre), ""])
-        tokens, corpus = model.vocabulary.encode(text), options.genre
+        tokens = model.vocabulary.encode(text_of(Path(corpus), options.genre))
+        corpus = options.genre
     else:
         tokens = dualnet.corpora.load(corpus, vocabulary=model.vocabulary).valid
     count = 200 if options.quick else options.tokens
