@@ -19,6 +19,13 @@ import onnxruntime
 from complete_onnx import BLANK_LINES, Completer, words_in
 
 
+def opened(file):
+    """Return what a file says of a reader, and its arrays."""
+    with np.load(file) as data:
+        arrays = dict(data)
+    return json.loads(arrays.pop("about").tobytes()), arrays
+
+
 class Readers(Completer):
     def __init__(self, path, words):
         super().__init__(path, words)
@@ -26,22 +33,23 @@ class Readers(Completer):
         self.new, self.lock = f"{path}.reader.npz", threading.Lock()
         # In the order of a file; "ring" has the last tokens, ids plus 1, and 0 for none.
         self.names = ["memory", *(name for name in self.zeros if name != "memory"), "ring"]
-        self.about, *_ = self.load(self.new)
+        self.about, arrays = opened(self.new)
+        self.types = {key: array.dtype for key, array in arrays.items()}
         is_line = "documents=line" in self.about["reads"][0]
         self.end = "\n" if is_line else BLANK_LINES
 
     def load(self, file):
-        """Return what a file says of the reader, the types of its arrays, and these."""
-        with np.load(file if os.path.exists(file) else self.new) as data:
-            arrays = dict(data)
-        about = json.loads(arrays.pop("about").tobytes())
-        types = {key: array.dtype for key, array in arrays.items()}
+        """Return what a file says of a reader, and the states that the reader is in."""
+        about, arrays = opened(file if os.path.exists(file) else self.new)
+        for key in ("checksum", "adapt", "cache"):
+            if about[key] != self.about[key]:
+                raise ValueError(f"{file} is of another export: its {key} is {about[key]}.")
         rows = [array.astype(np.float32)[None] for array in arrays.values()]
-        return about, types, {"ring": np.zeros((1, 0)), **dict(zip(self.names, rows))}
+        return about, {"ring": np.zeros((1, 0)), **dict(zip(self.names, rows))}
 
-    def save(self, file, about, types, states):
+    def save(self, file, about, states):
         """Write a reader into a file, whole or not at all."""
-        named = zip(self.names, types.items())
+        named = zip(self.names, self.types.items())
         arrays = {key: states[name][0].astype(dtype) for name, (key, dtype) in named}
         with open(f"{file}.new", "wb") as data:
             np.savez(data, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
@@ -65,7 +73,7 @@ class Readers(Completer):
 
     def complete(self, file, text):
         """Return the likeliest words at the end of `text` for a reader, and their probabilities."""
-        about, _, states = self.load(file)
+        about, states = self.load(file)
         ring = states["ring"]
         if about["last"] != self.eos:  # with which the text begins
             ring = np.append(ring, [[about["last"] + 1]], axis=1)[:, 1:]
@@ -74,7 +82,7 @@ class Readers(Completer):
     def learn(self, file, text):
         """Let a reader learn from `text`; return the perplexity before that."""
         with self.lock:  # another thread may have the same file
-            about, types, states = self.load(file)
+            about, states = self.load(file)
             settings, losses = about["settings"], []
             length = settings["sequence_length"]
             ids = [about["last"], *self.encode(text)]
@@ -97,7 +105,7 @@ class Readers(Completer):
             about["tokens"] += len(losses)
             about["words"] = sorted({*about["words"], *words_in(text)} - self.known)
             about["last"] = ids[-1]
-            self.save(file, about, types, states)
+            self.save(file, about, states)
         return float(np.exp(np.mean(losses))) if losses else 1.0
 
 

@@ -10,6 +10,7 @@ import pytest
 import dualnet
 from tests.checks import needed, once
 from tests.test_completion import model_of
+from tests.test_serving_completion import TEXTS
 
 pytestmark = once
 KNOWN = ["ship", "Ship", "sho", "Sho", "tho", "Tho", "xo", "Xo"]
@@ -81,22 +82,10 @@ def test_a_client_of_onnx_completes_words_as_python_does(tmp_path):
     needed("onnx", "onnx", "onnxruntime", "tf2onnx")
     model = model_of("bpe")
     path = dualnet.export(model, tmp_path / "model.onnx")
-    texts = [
-        "the sh",
-        "the ",
-        "a (sh",
-        "ship,",
-        "",
-        "the shop saw sho",
-        "'t",
-        "don'",
-        "naïv",
-        "x  t",
-        "the shop\nsaw sh",
-    ]
-    command = [sys.executable, "-c", PROGRAM, json.dumps([str(path), KNOWN, texts])]
+    assert len(TEXTS) == 20
+    command = [sys.executable, "-c", PROGRAM, json.dumps([str(path), KNOWN, TEXTS])]
     run = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=True)
-    for text, found in zip(texts, json.loads(run.stdout), strict=True):
+    for text, found in zip(TEXTS, json.loads(run.stdout), strict=True):
         expected = dualnet.complete(model, text, words=KNOWN)
         assert [word for word, _ in found] == [word for word, _ in expected]
         assert [p for _, p in found] == pytest.approx([p for _, p in expected], rel=1e-4)
@@ -109,7 +98,12 @@ from learn_onnx import Readers
 path, file, texts, prompts = json.loads(sys.argv[1])
 readers = Readers(path, [])
 perplexities = [readers.learn(file, text) for text in texts]
-print(json.dumps([perplexities, [readers.complete(file, prompt) for prompt in prompts]]))
+completed = [readers.complete(file, prompt) for prompt in prompts]
+readers.about["checksum"] = "of another model"
+try:
+    readers.learn(file, texts[0])
+except ValueError as error:
+    print(json.dumps([perplexities, completed, str(error)]))
 """
 
 
@@ -129,7 +123,8 @@ def test_a_client_of_onnx_goes_on_in_the_file_of_a_learner_and_a_learner_in_its_
     arguments = json.dumps([str(path), str(file), texts, prompts])
     command = [sys.executable, "-c", CLIENT, arguments]
     run = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, check=True)
-    perplexities, completed = json.loads(run.stdout)
+    perplexities, completed, refused = json.loads(run.stdout)
+    assert "reader.npz is of another export: its checksum is" in refused
     expected = [learner.read(text).perplexity for text in texts]
     assert perplexities == pytest.approx(expected, rel=1e-5)
     loaded = dualnet.Learner.load(file, model)

@@ -12,6 +12,7 @@ pytestmark = once
 TEXTS = [
     "the sh", "the ", "THE SHI", "a (sh", "ship,", "", "ship\nt", "the Queequeg saw Que", "don'",
     "tab\tsh", "naïv", "«ü", "12", "zq", "the ship's", "two  sp", "'t",
+    "the shop saw sho", "x  t", "the shop\nsaw sh",
 ]  # fmt: skip
 
 
