@@ -3,9 +3,11 @@
 import contextlib
 import copy
 import dataclasses
+import functools
 import io
 import itertools
 import json
+import math
 import threading
 import warnings
 import weakref
@@ -515,12 +517,8 @@ class Learner:
         lengths = tuple(len(ids) for ids in segment[1:] if ids is not None)
         if not self._kind.lesson.masked:
             return lengths
-        if segment.source is not None:
-            return tuple(bucket_length(max(1, length)) for length in lengths)
-        longest: int = self.settings["sequence_length"]
-        while longest // 2 >= lengths[0]:
-            longest = -(-longest // 2)
-        return (longest,)
+        longest = math.inf if segment.source is not None else self.settings["sequence_length"]
+        return tuple(min(bucket_length(max(1, length)), longest) for length in lengths)
 
 
 def read_many(learners: Sequence[Learner], texts: Sequence[Text]) -> list[DynamicEvaluation]:
@@ -557,9 +555,7 @@ def _read(
         for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle
             stack.enter_context(learner._lock)
         states = [learner._state for learner in learners]
-        # Of each model once: all its weights are read.
-        fresh = {learner.model for learner in learners if learn and not learner.tokens}
-        marks = {model: _mark(model) for model in fresh}
+        mark_of = functools.cache(_mark)  # of each model once: all its weights are read
         readings = [
             learner._segments(text, learner._state.last) for learner, text in zip(learners, texts)
         ]
@@ -605,7 +601,7 @@ def _read(
                 warnings.warn(f"{what} {way_out}", stacklevel=3)
             each = zip(learners, readings, states, results, texts)
             for learner, (_, last), state, result, text in each:
-                mark = state.mark if state.tokens else marks[learner.model]
+                mark = state.mark if state.tokens else mark_of(learner.model)
                 tokens = state.tokens + result.tokens
                 words = state.words | learner._new_words(text)
                 learner._state = state._replace(last=last, tokens=tokens, mark=mark, words=words)

@@ -392,7 +392,7 @@ def test_a_long_text_is_scored_in_little_memory(remote, tmp_path):
 def test_without_unk_an_unknown_word_fails_the_request_and_is_named():
     ask = text_client(a_model([word for word in WORDS if word != "<unk>"], "lstm"))
     assert ask("score_text", texts=["the cat"])["lengths"].tolist() == [2]
-    message = "`{}` must hold only words of the vocabulary, which has no <unk>.*zebra"
+    message = "`{}` must be words of the vocabulary, which has no <unk>.*zebra"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message.format("texts")):
         ask("score_text", texts=["the cat", "the zebra"])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message.format("prompts")):

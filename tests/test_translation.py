@@ -12,7 +12,7 @@ from dualnet import corpora, runs, training, zoo
 from dualnet.builders.bucketing import bucket_length
 from dualnet.corpora import PairSplit
 from dualnet.evaluation.pair_perplexity import evaluate_pairs
-from dualnet.generation import translation, translations
+from dualnet.generation import beam, translations
 from dualnet.text import Vocabulary
 from tests.checks import UNTRACED, array, once
 from tests.reference import log_softmax
@@ -188,15 +188,15 @@ def test_the_other_texts_change_nothing_and_an_empty_one_stays_empty(model):
     assert (together[1][0].text, together[4][0].text) == ("", "")
 
 
-@given(st.lists(st.integers(0, 400), min_size=1), st.integers(1, 70), st.integers(1, 5))
-def test_long_sentences_are_translated_in_smaller_batches(lengths, rows, beam):
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+@given(st.lists(st.integers(0, 400), min_size=1), st.integers(1, 70), st.integers(0, 5))
+def test_long_sentences_are_translated_in_smaller_batches(lengths, rows, copies):
+    order = sorted((i for i in range(len(lengths)) if lengths[i]), key=lambda i: lengths[i])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translation, "POSITIONS", 1000)
-        batches = [*translation.batches_by_length(order, lengths, rows=rows, beam=beam)]
+        patch.setattr(beam, "POSITIONS", 1000)
+        batches = [*beam.batches_by_length(lengths, rows=rows, copies=copies)]
     assert [i for batch in batches for i in batch] == order
     for batch in batches:
-        positions = len(batch) * beam * bucket_length(max(lengths[i] for i in batch))
+        positions = len(batch) * copies * bucket_length(max(lengths[i] for i in batch))
         assert len(batch) <= rows and (len(batch) == 1 or positions <= 1000)
 
 
@@ -204,7 +204,7 @@ def test_a_long_text_among_short_ones_changes_nothing(model):
     texts = ["1 2", "3 4 5", " ".join("6" * 90), "7"]
     settings = {"beam": 2, "max_tokens": 4}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translation, "POSITIONS", 100)
+        patch.setattr(beam, "POSITIONS", 100)
         several = dualnet.translate(model, texts, **settings)
     assert several == [dualnet.translate(model, text, **settings) for text in texts]
     lists = dualnet.translate(model, {"en": texts}, column="en", n_best=2, **settings)

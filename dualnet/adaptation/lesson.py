@@ -79,7 +79,7 @@ class Lesson(Reader):
         settings = dict(zip(SETTINGS, ops.split(settings, len(SETTINGS), axis=1)))
         values = self.values()
 
-        def losses_with(memory: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        def losses_with(memory):
             # Nothing below what learns by row needs a gradient.
             saved = contextlib.nullcontext() if self.through_time else without_gradients()
             with self.differing(values, memory), saved:

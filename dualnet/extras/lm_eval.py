@@ -1,7 +1,6 @@
 """Models as EleutherAI's lm-evaluation-harness, the package `lm_eval`, takes them."""
 
 import dataclasses
-import functools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -113,8 +112,12 @@ class DualnetLM(LM):
         texts = [""] * len(requests)
         for (until, drawing), positions in groups.items():
             streams = [self._stream(requests[i].args[0]) for i in positions]
-            ends = functools.partial(self._has_ended, until=until)
-            drawn = continuations(self.model, streams, drawing, ends=ends)
+
+            def has_ended(i, ids, _, streams=streams, until=until):
+                text = self._continuation(streams[i], ids)
+                return any(end in text for end in until)
+
+            drawn = continuations(self.model, streams, drawing, has_ended if until else None)
             for i, stream, ids in zip(positions, streams, drawn):
                 text = self._continuation(stream, ids)
                 for end in until:
@@ -129,10 +132,6 @@ class DualnetLM(LM):
         """Return the text of the ids `drawn` after `stream`, with the white space before it."""
         last = stream[-1:].tolist()
         return self.tokenizer.decode(last + drawn).removeprefix(self.tokenizer.decode(last))
-
-    def _has_ended(self, stream: np.ndarray, drawn: list[int], *, until: tuple[str, ...]) -> bool:
-        text = self._continuation(stream, drawn) if until else ""
-        return any(end in text for end in until)
 
 
 def _generation(task: Mapping[str, Any], **settings: Any) -> tuple[tuple[str, ...], Drawing]:

@@ -13,7 +13,8 @@ from dualnet._types import Tensors
 from dualnet.builders import Graph, TranslationModel, reader_of
 from dualnet.evaluation.arguments import check_translators
 from dualnet.generation import translation
-from dualnet.generation.translation import Translation, batches_by_length, padded
+from dualnet.generation.beam import batches_by_length
+from dualnet.generation.translation import Translation, padded
 from dualnet.requests import TranslatingArguments
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_line
@@ -108,10 +109,9 @@ def alignments(
     targets = [_ids(target, vocabulary) for target in translations]
     sources = [model.source_vocabulary.encode(text) for text in texts]
     reader = reader_of(model, _weights)
-    order = sorted(range(len(texts)), key=lambda i: (len(sources[i]), len(targets[i])))
     aligned: dict[int, Alignment] = {}
     lengths = [max(map(len, pair)) for pair in zip(sources, targets)]
-    for batch in batches_by_length(order, lengths, rows=ROWS):
+    for batch in batches_by_length(lengths, rows=ROWS, copies=1):
         inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
         segment = {"source": padded([sources[i] for i in batch]), "tokens": padded(inputs)}
         for i, rows in zip(batch, reader.predict_on_batch(segment)["weights"]):

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -14,6 +14,7 @@ from dualnet._backend import argsort, double_precision, like, numpy_of, top_k
 from dualnet._checks import ArgumentError, check_count, check_ids
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import Graph, LanguageModel, Question, bucket_length, reader_of
+from dualnet.generation.drawing import Advance
 from dualnet.requests import Translating
 
 # One row, or `beam` of them, for each sentence: an array, or arrays in lists and dicts.
@@ -25,6 +26,7 @@ LikeliestStep = Callable[[Tensor, States], tuple[Tensor, Tensor, States]]
 
 BLOCK = 80  # columns whose highest value is taken first
 HYPOTHESES = 320  # that are open side by side, of all sentences
+POSITIONS = 64 * HYPOTHESES  # of their sources, padding included: fewer rows for longer sentences
 NONE = -np.inf  # the score of a hypothesis that there is not
 
 
@@ -145,7 +147,7 @@ def beam_search(
     limits = np.array([check_count("max_tokens", limit) for limit in limits])
     excluded = [*excluded_ids]
 
-    def likeliest(tokens: Tensor, states: States) -> tuple[Tensor, Tensor, States]:
+    def likeliest(tokens, states):
         log_p, states = step(tokens.astype(np.int32), states)
         log_p = np.array(ops.convert_to_numpy(log_p), np.float64)
         if not log_p.max() < np.inf:
@@ -302,7 +304,23 @@ def taken(of: Tensor, rows: Tensor) -> Tensor:
     return xp.take(xp.reshape(of, (-1, *xp.shape(of)[2:])), rows, axis=0)
 
 
-def likeliest_words(
+def likeliest_step(
+    advance: Advance, constants: list[Tensor], beam: Tensor, excluded_ids: Collection[int]
+) -> LikeliestStep:
+    """Return the step of `Search.run` from that of a model, `constants` before its states.
+
+    All hypotheses of a sentence, `beam`, share what was read of its source.
+    """
+    constants = [ops.repeat(part, beam, axis=0) for part in constants]
+
+    def step(tokens, states):
+        logits, states = advance(tokens, [*constants, *states])
+        return *_likeliest_words(logits[:, -1], beam, excluded_ids), states
+
+    return step
+
+
+def _likeliest_words(
     logits: Tensor, count: Tensor, excluded_ids: Collection[int]
 ) -> tuple[Tensor, Tensor]:
     """Return log-probabilities, float64, and ids of the `count` likeliest words of each row.
@@ -336,6 +354,24 @@ def top_columns(values: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     return highest, chosen * BLOCK + place % BLOCK
 
 
+def batches_by_length(lengths: Sequence[int], *, rows: int, copies: int = 0) -> Iterator[list[int]]:
+    """Yield the positions of `lengths` above 0, similar ones together, at most `rows` at a time.
+
+    There are a half, a quarter, ... of them where that keeps what is read at a time, `copies` of
+    each and padding included, within POSITIONS; one that is longer by itself is alone.
+    """
+    order = sorted((i for i, length in enumerate(lengths) if length), key=lambda i: lengths[i])
+    first = 0
+    while first < len(order):
+        count = rows
+        while (batch := order[first : first + count]) and count > 1:
+            if len(batch) * copies * bucket_length(max(lengths[i] for i in batch)) <= POSITIONS:
+                break
+            count //= 2
+        yield batch
+        first += count
+
+
 @functools.cache
 def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int, ...]) -> Question:
     """Return a question that is answered with the `Finished` of a whole search.
@@ -350,15 +386,9 @@ def _search(beam: int, n_best: int, eos_id: int | None, excluded_ids: tuple[int,
         beams = {"beam": np.array([beam], "int32"), "n_best": np.array([n_best], "int32")}
         time = ops.shape(segment["max_tokens"])[1]
         search = Search(eos_id=eos_id, **beams, **limits, time=time)
-        count = graph.constants
-        # All hypotheses of a sentence share what was read of its source.
-        constants = [ops.repeat(part, beam, axis=0) for part in segment["states"][:count]]
-
-        def step(tokens: Tensor, states: States) -> tuple[Tensor, Tensor, States]:
-            logits, states = graph.logits(tokens, [*constants, *states])
-            return *likeliest_words(ops.cast(logits[:, -1], "float32"), beam, excluded_ids), states
-
-        finished, total = search.run(step, segment["states"][count:], segment["first_ids"][:, 0])
+        states, count = segment["states"], graph.constants
+        step = likeliest_step(graph.logits, states[:count], beam, excluded_ids)
+        finished, total = search.run(step, states[count:], segment["first_ids"][:, 0])
         return {**finished._asdict(), "total": total}
 
     return question
@@ -440,7 +470,7 @@ def _take(states: States, rows: Tensor) -> States:
     """Return `rows` of each of `states`."""
     rows = numpy_of(rows).reshape(rows, (-1,))
 
-    def take(state: Tensor) -> Tensor:
+    def take(state):
         return numpy_of(state).take(state, rows, axis=0)
 
     return keras.tree.map_structure(take, states)

@@ -68,13 +68,10 @@ def spellings(
     table, lengths, heads, ends = map(ops.convert_to_tensor, tables)
     words, length = len(pieces.lengths), typed["length"]
 
-    def step(
-        i: Tensor, log_p: Tensor, totals: Tensor, left: Tensor, ids: Tensor, states: list[Tensor],
-        found_ids: Tensor, found: Tensor, mass: Tensor,
-    ) -> tuple[Tensor | list[Tensor], ...]:  # fmt: skip
+    def step(i, log_p, totals, left, ids, states, found_ids, found, mass):
         is_first, missing = i == 0, left[..., None]  # bytes that are typed, but not spelt
 
-        def agree(j: Tensor, fits: Tensor) -> Tensor:
+        def agree(j, fits):
             place = ops.minimum(length - left + j, LONGEST - 1)
             byte = ops.take_along_axis(typed["spelt"], place, axis=1)[..., None]
             is_equal = ops.take(table, j, axis=0) == byte

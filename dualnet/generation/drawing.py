@@ -42,7 +42,7 @@ class Draw(NamedTuple):
         """
         highest = ops.cast(ops.max(logits, axis=-1, keepdims=True), "float64")
 
-        def weights(logits: Tensor) -> Tensor:
+        def weights(logits):
             # float64: float32 rounds away a small top_p, or the tail of a large vocabulary.
             scores = (ops.cast(logits, "float64") - highest) / self.temperature
             if self.min_p is not None:
@@ -84,10 +84,10 @@ def drawn_from_nucleus(weights: Tensor, random: Tensor, top_p: Tensor) -> Tensor
     The least weight of these is found by halving an interval: XLA sorts a vocabulary slowly.
     """
 
-    def above(bound: Tensor) -> Tensor:
+    def above(bound):
         return ops.sum(ops.where(weights >= bound, weights, 0.0), axis=-1, keepdims=True)
 
-    def halve(_: Tensor, bounds: list[Tensor]) -> list[Tensor]:
+    def halve(_, bounds):
         low, high = bounds
         middle = (low + high) / 2
         reaches = above(middle) >= goal
@@ -178,16 +178,7 @@ def draw_tokens(
     """
     rows = ops.shape(logits)[0]
 
-    def step(
-        i: Tensor,
-        logits: Tensor,
-        states: Tensor,
-        running: Tensor,
-        seen: list[Tensor],
-        ids: Tensor,
-        values: Tensor,
-        lengths: Tensor,
-    ) -> tuple[Tensor, ...]:
+    def step(i, logits, states, running, seen, ids, values, lengths):
         drawn, value = draw(i, logits, seen)
         is_now = ops.arange(columns) == i
         ids = ops.where(is_now, drawn[:, None], ids)

@@ -16,11 +16,17 @@ from dualnet._backend import compiled, double_precision
 from dualnet._checks import ArgumentError
 from dualnet._columns import Column, ManyTexts, Results, TextResults, texts_of
 from dualnet._fields import documented
-from dualnet._types import Tensor, Tensors
+from dualnet._types import Tensors
 from dualnet.builders import Graph, LanguageModel, Question, Reader, questions, reader_of
 from dualnet.evaluation.arguments import vocabulary_of
 from dualnet.evaluation.scoring import WORK
-from dualnet.generation.beam import HYPOTHESES, Hypothesis, check_logits, compiled_search
+from dualnet.generation.beam import (
+    HYPOTHESES,
+    Hypothesis,
+    batches_by_length,
+    check_logits,
+    compiled_search,
+)
 from dualnet.generation.drawing import Draw, draw_tokens
 from dualnet.requests import Beaming, Drawing, DrawingArguments
 from dualnet.text import EOS, Tokenizer
@@ -44,20 +50,18 @@ def continuations(
     model: LanguageModel,
     streams: list[np.ndarray],
     request: Drawing,
-    *,
-    ends: Callable[[np.ndarray, list[int]], bool] | None = None,
-    on_tokens: Callable[[int, list[int], bool], None] | None = None,
+    on_tokens: Callable[[int, list[int], bool], object] | None = None,
 ) -> list[list[int]]:
     """Return the ids that are drawn after each of `streams`, which has its own generator.
 
-    A row ends before `<eos>` if `request` says so, after its `max_tokens`, or when `ends` of its
-    stream and the ids drawn is True. `on_tokens` is called with the position of a stream, all ids
-    drawn for it so far, and whether it has ended, each time that some are new.
+    A row ends before `<eos>` if `request` says so, or after its `max_tokens`. `on_tokens` is called
+    with the position of a stream, all ids drawn for it so far, and whether it has ended, each time
+    that some are new. A row ends if it returns True.
     """
     seed = secrets.randbits(64) if request.seed is None else request.seed
     eos_id = model.vocabulary.eos_id
     first = 0 if eos_id is None else 1  # after the `<eos>` that texts begin after
-    size = PIECE if ends or on_tokens else BLOCK
+    size = BLOCK if on_tokens is None else PIECE
     settings = {
         "temperature": request.temperature or 1.0,
         "top_p": request.top_p or 1.0,
@@ -66,7 +70,7 @@ def continuations(
     }
 
     drawn: list[list[int]] = [[] for _ in streams]
-    for batch in _batches(streams, ROWS):
+    for batch in batches_by_length([*map(len, streams)], rows=ROWS):
         reader = _reader(model, request, len(batch))
         ended = np.zeros(len(batch), bool)
         randoms = [np.random.default_rng([seed, i]) for i in batch]
@@ -88,14 +92,10 @@ def continuations(
             for row in np.flatnonzero(~ended).tolist():
                 length, i = int(answer["lengths"][row]), batch[row]
                 check_logits(answer["values"][row, : length + 1].sum())
-                for word_id in answer["ids"][row, :length].tolist():
-                    drawn[i].append(word_id)
-                    if ends is not None and ends(streams[i], drawn[i]):
-                        ended[row] = True
-                        break
-                ended[row] |= length < size or start + size >= request.max_tokens
-                if on_tokens is not None:
-                    on_tokens(i, drawn[i], bool(ended[row]))
+                drawn[i] += answer["ids"][row, :length].tolist()
+                ended[row] = length < size or start + size >= request.max_tokens
+                if on_tokens is not None and on_tokens(i, drawn[i], bool(ended[row])):
+                    ended[row] = True
             if ended.all():
                 break
     return drawn
@@ -141,7 +141,7 @@ def _block(
         if is_wide and top_k is None:
             draw_one = compiled(draw_one)
 
-        def draw(i: Tensor, logits: Tensor, seen: list[Tensor]) -> tuple[Tensor, Tensor]:
+        def draw(i, logits, seen):
             for of_text in seen:
                 penalty = ops.cast(segment["penalty"], "float32")
                 factor = ops.where(logits > 0, 1 / penalty, penalty)
@@ -163,12 +163,6 @@ def _block(
         return drawn._asdict()
 
     return block
-
-
-def _batches(streams: list[np.ndarray], rows: int) -> list[list[int]]:
-    """Return the positions of all `streams`, `rows` at a time, similar lengths together."""
-    order = sorted(range(len(streams)), key=lambda i: len(streams[i]))
-    return [order[first : first + rows] for first in range(0, len(order), rows)]
 
 
 def excluded(model: LanguageModel, request: Drawing) -> list[int]:
@@ -211,7 +205,8 @@ def likeliest_continuations(
     settings |= {"max_tokens": request.max_tokens, "eos_id": model.vocabulary.eos_id}
     settings["excluded_ids"] = excluded(model, request)
     found: dict[int, list[Hypothesis]] = {}
-    for batch in _batches(streams, max(1, HYPOTHESES // settings["beam"])):
+    rows = max(1, HYPOTHESES // settings["beam"])
+    for batch in batches_by_length([*map(len, streams)], rows=rows):
         first_ids = np.array([streams[i][-1] for i in batch])
         _, states = read(model, [streams[i][:-1] for i in batch])
         search = compiled_search(model, {"states": states}, first_ids=first_ids, **settings)

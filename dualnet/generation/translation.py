@@ -18,14 +18,13 @@ from dualnet.generation.beam import (
     HYPOTHESES,
     States,
     Step,
+    batches_by_length,
     beam_search,
     compiled_search,
     ensemble_step,
 )
 from dualnet.requests import Beaming, Translating, TranslatingArguments, TranslationsArguments
 from dualnet.text.plain_text import check_line
-
-POSITIONS = 64 * HYPOTHESES  # of their sources, padding included: fewer rows for longer sentences
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +188,9 @@ def _translated(
     texts = [check_line("texts", text) for text in texts]
     ids = [[one.source_vocabulary.encode(text) for text in texts] for one in models]
     lengths = [max(len(of_model[i]) for of_model in ids) for i in range(len(texts))]
-    order = sorted((i for i in range(len(texts)) if lengths[i]), key=lambda i: lengths[i])
     yield from ((i, [EMPTY]) for i, length in enumerate(lengths) if not length)
     excluded_ids = () if request.allow_unknown else target.unknown_ids
-    for batch in batches_by_length(order, lengths, rows=max(1, HYPOTHESES // beam), beam=beam):
+    for batch in batches_by_length(lengths, rows=max(1, HYPOTHESES // beam), copies=beam):
         sources = [[of_model[i] for i in batch] for of_model in ids]
         settings = {
             "first_ids": np.full(len(batch), target.eos_id),
@@ -208,25 +206,6 @@ def _translated(
             hypotheses = beam_search(ensemble_step(steps), list(states), **settings)
         for i, several in zip(batch, hypotheses):
             yield i, [Translation(target.decode(one.ids), **vars(one)) for one in several]
-
-
-def batches_by_length(
-    order: Sequence[int], lengths: Sequence[int], *, rows: int, beam: int = 1
-) -> Iterator[Sequence[int]]:
-    """Yield parts of `order` of at most `rows`, or a half, a quarter, ... where `lengths` are long.
-
-    What is read at a time, `beam` times each row and padding included, stays within POSITIONS,
-    except for a row that is longer by itself.
-    """
-    first = 0
-    while first < len(order):
-        count = rows
-        while (batch := order[first : first + count]) and count > 1:
-            if len(batch) * beam * bucket_length(max(lengths[i] for i in batch)) <= POSITIONS:
-                break
-            count //= 2
-        yield batch
-        first += count
 
 
 def padded(rows: Sequence[np.ndarray]) -> np.ndarray:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from keras import ops
@@ -13,7 +14,7 @@ from dualnet.generation.completion import KEPT, spellings, words_of_run
 from dualnet.requests import BEAM
 from dualnet.serving import requests
 from dualnet.serving.graph_tokenizer import GraphLower
-from dualnet.serving.learning import Memories, RowsOf
+from dualnet.serving.learning import Memories
 from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader, TextReader, begun
 from dualnet.text.pieces import LONGEST, SPACES, Pieces, patterns
@@ -40,7 +41,7 @@ def complete_text(
         track(lower)
     spelt = tf.constant([*pieces.spelt, b""])  # the last one for -1
 
-    def is_known(words: Tensor, inputs: Tensors) -> Tensor:
+    def is_known(words, inputs):
         texts = lower(inputs["prompts"])
         in_text = tf.strings.regex_replace(texts, f"({patterns()[1]})", r" \1 ")
         known = table.lookup(words) > 0
@@ -49,19 +50,17 @@ def complete_text(
             known |= tf.equal(inputs["words"], "")[:, None]
         return known & ~_is_among(lower_case(inputs["stop_words"]), lower_case(words))
 
-    def complete(inputs: Tensors) -> Tensors:
-        rows: RowsOf = contextlib.nullcontext if memories is None else memories.rows(inputs)
+    def complete(inputs):
+        rows: Any = contextlib.nullcontext
+        if memories is not None:
+            rows = functools.partial(memories.reading, inputs)
         before, word, typed = _typed(pieces, lower, inputs["prompts"])
         ids, lengths = begun(tokenizer.encode(before, "prompts"), tokenizer.eos_id)
+        typed["k"] = inputs["k"][:, None]
         with rows(1):
             logits, states = reader.last(ids, lengths)
-
-        def advance(ids: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-            with rows(BEAM):
-                return reader.advance(ids, states)
-
-        typed["k"] = inputs["k"][:, None]
-        found = spellings(pieces, advance, logits, states, typed)
+        with rows(BEAM):
+            found = spellings(pieces, reader.advance, logits, states, typed)
         words = tf.strings.reduce_join(tf.gather(spelt, found["ids"] % len(spelt)), -1)
         words = tf.strings.regex_replace(words, "^ ", "")
         same = tf.equal(words[:, :, None], words[:, None])

@@ -226,6 +226,8 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
         required = f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}."
         raise ArgumentError("path", required, path=str(path))
     files_of = _writer(model, format, request)
+    from dualnet.serving import learning, one_step
+
     with _explained("path", path):  # before the slow work
         path.parent.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -241,12 +243,8 @@ def _export_file(model: LanguageModel, path: Path, format: str, request: Exporti
             (unfinished / f"{path.name}{suffix}").write_bytes(data)
             flush(unfinished / f"{path.name}{suffix}")
         if request.learn is not None:
-            from dualnet.serving.learning import new_learner
-
-            new_learner(model, request).save(unfinished / f"{path.name}.{READER}")
+            learning.new_learner(model, request).save(unfinished / f"{path.name}.{READER}")
         if ids is not None:
-            from dualnet.serving import one_step
-
             figures = one_step.figures(model, unfinished / path.name, ids)
             (unfinished / f"{path.name}.{CHECK}").write_text(json.dumps(figures))
         # Killed from here on, it leaves no model, rather than one beside another's tokeniser.

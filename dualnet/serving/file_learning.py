@@ -23,6 +23,7 @@ class FileLearning(Learning):
 
     Attributes:
         core: `keras.Model` of ids and states, whose last outputs are what was read.
+        variables: list, those of `core`.
         tail: `keras.Model` of what was read to the logits.
         names: list of str, the names of what was read.
     """
@@ -38,6 +39,7 @@ class FileLearning(Learning):
         _depends(which.graph.word_logits, {id(weight) for weight in which.weights.values()}, read)
         inputs, outputs = which.graph.core.inputs, which.graph.core.outputs
         self.core = keras.Model(inputs, [*outputs, *read.values()])
+        self.variables = self.core.variables
         tail = keras.Model([*read.values()], which.graph.word_logits)
         self.tail = keras.models.clone_model(tail, clone_function=_portable)
         self.names = [f"read_{i}" for i in range(1, len(read) + 1)]

@@ -149,7 +149,7 @@ class GraphBPE(tf.Module):
     def _merge(self, ids: Tensor, word_of: Tensor) -> Tensor:
         """Return the ids of words after all merges of adjacent ids in each word."""
 
-        def merge(ids: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        def merge(ids, places):
             """Make the merge of the lowest rank in each word, at all places."""
             units, words = tf.gather(ids, places), tf.gather(word_of, places)
             pairs = tf.cast(units[:-1], tf.int64) * self._row + tf.cast(units[1:], tf.int64)

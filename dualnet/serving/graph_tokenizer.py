@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from dualnet._types import Tensor
+from dualnet.serving import requests
 from dualnet.text import EOS, UNK, Vocabulary
 from dualnet.text.byte_level import characters
 from dualnet.text.plain_text import BLANK_LINES, ENDS
@@ -50,15 +51,9 @@ class GraphTokenizer(tf.Module):
             words = tf.ragged.map_flat_values(self.lower, words)
         ids = tf.ragged.map_flat_values(self.ids.lookup, words)
         if self.unk_id is None:
-            unknown = tf.boolean_mask(words.flat_values, ids.flat_values < 0)[:1]
-            check = tf.debugging.Assert(
-                tf.equal(tf.size(unknown), 0),
-                [
-                    f"`{name}` must hold only words of the vocabulary, which has no {UNK}. "
-                    "Received the word:",
-                    tf.strings.unicode_transcode(unknown, "UTF-8", "UTF-8"),
-                ],
-            )
+            texts = tf.strings.unicode_transcode(words.flat_values, "UTF-8", "UTF-8")
+            required = f"words of the vocabulary, which has no {UNK}"
+            check = requests.all_valid(name, texts, ids.flat_values >= 0, required)
             with tf.control_dependencies([check]):
                 ids = tf.ragged.map_flat_values(tf.identity, ids)
         return ids

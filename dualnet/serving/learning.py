@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,11 +19,9 @@ from dualnet.learners import CACHE, Learner
 from dualnet.requests import Exporting, LearnerRule
 from dualnet.serving import requests
 from dualnet.serving.requests import Endpoint, Input
-from dualnet.serving.served_reader import Rows, ServedReader, TextReader, by_windows, scored_text
+from dualnet.serving.served_reader import ServedReader, TextReader, begun, by_windows, scored_text
 
 Learnt = tuple[list[Tensor], Tensor]  # states, and the differences of each row
-RowsOf = Callable[[int], Rows]
-Taught = tuple[Learnt, Tensor]  # and how many steps of each row were skipped
 REQUESTED = ("learning_rate", "decay", "clipnorm")  # of a request, `(batch,)`
 
 
@@ -45,7 +43,7 @@ class Learning:
             required = f"must name weights that learn for each row of a batch: {names}, 'matrix:8'"
             others = "with a rank, or several, in a model without a cache or a core of your own."
             raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
-        self.settings = settings_for(model, request)
+        self.settings = new_learner(model, request).settings
 
     def settings_of(self, inputs: Tensors) -> Tensor:
         """Return the settings of each row, `(batch, 5)`; below 0 is the default of the export."""
@@ -57,19 +55,14 @@ class Learning:
         return tf.stack([*columns.values()], axis=1)
 
 
-def settings_for(model: LanguageModel, request: Exporting) -> dict[str, Any]:
-    """Return the settings that readers of an export learn by, if they name no other."""
-    settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
+def new_learner(model: LanguageModel, request: Exporting) -> Learner:
+    """Return a learner that learns as the readers of an export do, if they name no settings."""
+    settings: Any = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
     learner_rule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
     if learner_rule.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
         learner_rule = LearnerRule.of(settings)
-    return dataclasses.replace(learner_rule, rule="sgd").of_rule()
-
-
-def new_learner(model: LanguageModel, request: Exporting) -> Learner:
-    """Return a learner that learns as the readers of an export do."""
+    settings = dataclasses.replace(learner_rule, rule="sgd").of_rule()
     cache = CACHE if request.cache is None else request.cache
-    settings: Any = settings_for(model, request)
     return Learner(model, request.learn, rule="sgd", cache=cache, **settings)
 
 
@@ -110,38 +103,32 @@ class Memories(Learning):
         """Return `endpoint` with a further input, `memory`, with which each row is read."""
         function, declared = endpoint
 
-        def remembering(inputs: Tensors) -> Tensors:
-            with self.rows(inputs)(1):
+        def remembering(inputs):
+            with self.reading(inputs, 1):
                 answer = function(inputs)
             return _finite(answer, self._count(inputs))
 
         return remembering, {**declared, **self.input}
 
-    def rows(self, inputs: Tensors) -> RowsOf:
-        """Return a function of a number: so many rows of each memory are read in its context."""
-        count, values = self._count(inputs), self.lesson.values()
-        memory = self._memory(inputs["memory"][:count])
-
-        @contextlib.contextmanager
-        def reading(times: int) -> Iterator[None]:
-            rows = self.lesson.differing(values, tf.repeat(memory, times, axis=0))
-            self.reader.differing = count > 0, rows
-            yield
-            self.reader.differing = None
-
-        return reading
+    @contextlib.contextmanager
+    def reading(self, inputs: Tensors, times: int) -> Iterator[None]:
+        """Return a context in which so many rows are read with each memory of a request."""
+        count = self._count(inputs)
+        memory = tf.repeat(self._memory(inputs["memory"][:count]), times, axis=0)
+        self.reader.differing = count > 0, self.lesson.differing(self.lesson.values(), memory)
+        yield
+        self.reader.differing = None
 
     def learn(self) -> Endpoint:
         """Return the endpoint `learn`: one step of each row on its ids."""
 
-        def learn(inputs: Tensors) -> Tensors:
+        def learn(inputs):
             in_row = requests.in_row(inputs)
             time = tf.shape(in_row)[1]
             missing = [[0, 0], [0, tf.maximum(0, 2 - time)]]  # a step reads at least one token
             ids, read = tf.pad(tf.where(in_row, inputs["ids"], 0), missing), tf.pad(in_row, missing)
             log_p, learnt, applied = self._step(ids, read, self._begun(inputs), inputs)
             scores = tf.pad(log_p, [[0, 0], [1, 0]])[:, :time]  # the first token has none
-            scores = tf.where(in_row, scores, 0.0)
             return self._answer(learnt, {"log_probabilities": scores, "applied": applied})
 
         return learn, {**requests.rows_of(self.reader.words), **self._inputs()}
@@ -150,18 +137,16 @@ class Memories(Learning):
         """Return the endpoint `learn_text`: a step for each segment of a text, as a `Learner`."""
         length, words = self.settings["sequence_length"], self.reader.words
 
-        def learn_text(inputs: Tensors) -> Tensors:
-            text = tokenizer.encode(inputs["texts"], "texts")
-            lengths = tf.cast(text.row_lengths(), tf.int32)
-            ids = text.to_tensor(tokenizer.eos_id)
-            time = tf.shape(ids)[1]
+        def learn_text(inputs):
             last = tf.where(inputs["last"] < 0, tokenizer.eos_id, inputs["last"])
-            count = tf.maximum(1, (time + length - 1) // length)
-            stream = tf.concat([last[:, None], ids], axis=1)
-            stream = tf.pad(stream, [[0, 0], [0, count * length - time]])
-            in_row = tf.sequence_mask(lengths + 1, count * length + 1)
+            texts = tokenizer.encode(inputs["texts"], "texts")
+            ids, lengths = begun(texts, tokenizer.eos_id, last)
+            time = tf.shape(ids)[1] - 1
+            count = tf.maximum(1, -(-time // length))
+            stream = tf.pad(ids, [[0, 0], [0, count * length - time]])
+            in_row = tf.sequence_mask(lengths, count * length + 1)
 
-            def read(first: Tensor, carry: Taught) -> tuple[Tensor, Taught]:
+            def read(first, carry):
                 window, (learnt, skipped) = slice(first, first + length + 1), carry
                 log_p, learnt, applied = self._step(
                     stream[:, window], in_row[:, window], learnt, inputs
@@ -170,7 +155,7 @@ class Memories(Learning):
 
             start = self._begun(inputs), tf.zeros_like(lengths)
             scores, (learnt, skipped) = by_windows(read, count, length, start)
-            last = tf.gather(stream, lengths, batch_dims=1)
+            last = tf.gather(ids, lengths - 1, batch_dims=1)
             scored = scored_text(tokenizer, ids, lengths, scores[:, :time])
             return self._answer(learnt, {**scored, "last": last, "skipped": skipped})
 
@@ -225,12 +210,10 @@ def _finite(answer: Tensors, count: Tensor | None = None) -> Tensors:
     required = "such that scores are finite; take an earlier one, or a smaller learning_rate"
     checks = []
     # In one order in every export.
-    for name in ("log_probabilities", "perplexity", "probabilities", "logits"):
+    for name in ("log_probabilities", "probabilities", "logits"):
         if name in answer:
             scores = answer[name][:count]
             valid = tf.math.is_finite(scores)
-            if name == "perplexity":  # at most the largest number
-                valid &= scores < tf.float32.max
             if name == "logits":  # some may be impossible
                 valid |= tf.math.is_inf(scores)
             checks.append(requests.all_valid("memory", scores, valid, required))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from dualnet._checks import ArgumentError, extra
 from dualnet._contexts import dtype_policy, hidden_stderr
-from dualnet._types import Tensor, Tensors
+from dualnet._types import Tensors
 from dualnet.builders import LanguageModel
 from dualnet.evaluation import perplexity
 from dualnet.evaluation.arguments import perplexity_of
@@ -21,35 +21,20 @@ from dualnet.requests import Exporting
 from dualnet.runs.shipped import licences_of
 from dualnet.serving.file_learning import FileLearning
 
-# A function that computes one step, and the specs of its arguments.
-OneStep = tuple[Callable[..., Tensors], list[tf.TensorSpec]]
+# A function, the specs of its arguments, and the variables that it reads.
+Computation = tuple[Callable[..., Tensors], list[tf.TensorSpec], list[keras.Variable]]
 Files = dict[str, bytes]  # by what follows the name of the model's own
 
 
 def onnx_files(model: LanguageModel, request: Exporting, name: str) -> Files:
     """Return one step of `model` as an ONNX file `name`, and what learns as another one."""
-    # In ONNX, an output with the name of an input would be that input.
-    model = in_float32(model)
+    step, *learn = _computations(model, request, has_fixed_sizes=False).values()
     metadata = licences_of(model.run)
-    if request.learn is None:
-        step = _one_step(model, output_prefix="new_")
-        data = to_onnx(*step, model.core.variables, metadata=metadata)
+    data = to_onnx(*step, metadata=metadata)
+    if not learn:
         return {"": data if request.quantize is None else _with_bytes(data)}
-    learning = FileLearning(model, request)
-    step = _one_step(model, output_prefix="new_", learning=learning)
-
-    def learn(*arguments: Tensor) -> Tensors:
-        answer = learning.learn(*arguments)
-        return {"new_memory": answer.pop("memory"), **answer}
-
-    specs = learning.specs(batch=None, time=None)
-    return _with_common_weights(
-        f"{name}.weights",
-        {
-            "": to_onnx(*step, learning.core.variables, metadata=metadata),
-            ".learn.onnx": to_onnx(learn, specs, learning.tail.variables, metadata=metadata),
-        },
-    )
+    files = {"": data, ".learn.onnx": to_onnx(*learn[0], metadata=metadata)}
+    return _with_common_weights(f"{name}.weights", files)
 
 
 def _with_common_weights(name: str, files: Files) -> Files:
@@ -113,10 +98,8 @@ def figures(model: LanguageModel, path: Path, ids: np.ndarray) -> dict[str, floa
     for token, target in itertools.pairwise(ids):
         answer = run({"ids": np.full((1, 1), token, np.int32), **inputs})
         logits = answer["logits"][0, 0].astype(np.float64)
-        logits -= logits.max()
-        losses.append(np.log(np.exp(logits).sum()) - logits[target])
-        for name in inputs:  # the memory stays as it is
-            inputs[name] = answer.get(name, answer.get(f"new_{name}", inputs[name]))
+        losses.append(np.logaddexp.reduce(logits) - logits[target])
+        inputs |= {name: answer[name] for name in inputs if name in answer}  # but the memory
     of_model = perplexity(model, ids, batch_size=1)
     return {"tokens": len(losses), "perplexity": perplexity_of(losses), "of_model": of_model}
 
@@ -127,7 +110,7 @@ def _step_of(path: Path) -> tuple[Callable[[Tensors], Tensors], dict[str, Sequen
         with extra("onnx", "`check` needs onnxruntime"):
             import onnxruntime
         session = onnxruntime.InferenceSession(path)
-        names = [output.name for output in session.get_outputs()]
+        names = [output.name.removeprefix("new_") for output in session.get_outputs()]
         shapes = {spec.name: spec.shape for spec in session.get_inputs()}
         return lambda inputs: dict(zip(names, session.run(None, inputs))), shapes
     with extra("litert", "`check` needs ai-edge-litert"):
@@ -147,6 +130,7 @@ def to_onnx(
 ) -> bytes:
     """Return the function `step` of arguments of `specs` as an ONNX file, with its `variables`.
 
+    In ONNX, an output with the name of an input would be that input, and gets the prefix "new_".
     `outputs` says their order, by name; `metadata` is for the programs that run the file.
     """
     with extra("onnx", "An ONNX file needs onnx and tf2onnx"):
@@ -156,9 +140,11 @@ def to_onnx(
     weights = {f"weight_{i}": variable for i, variable in enumerate(variables)}
     named = [tf.TensorSpec(v.shape, v.dtype, name=name) for name, v in weights.items()]
 
-    def with_weights(*values: Tensor) -> Tensors:
+    def with_weights(*values):
         with keras.StatelessScope(zip(variables, values[len(specs) :])):
-            return step(*values[: len(specs)])
+            answer = step(*values[: len(specs)])
+        inputs = [spec.name for spec in specs]
+        return {f"new_{name}" if name in inputs else name: answer[name] for name in answer}
 
     signature = [*specs, *named]
     function = tf.function(with_weights, input_signature=signature, autograph=False)
@@ -191,23 +177,17 @@ def to_onnx(
 
 def litert_files(model: LanguageModel, request: Exporting, name: str) -> Files:
     """Return one step of `model` as a LiteRT file with the signature `step`, and `learn`."""
-    model = in_float32(model)
-    learning = FileLearning(model, request) if request.learn is not None else None
-    graphs = {"step": _one_step(model, learning=learning)}
-    core = model.core if learning is None else learning.core
-    if learning is not None:
-        specs = learning.specs(batch=1, time=learning.settings["sequence_length"])
-        graphs["learn"] = learning.learn, specs
+    computations = _computations(model, request, has_fixed_sizes=True)
     module = tf.Module()
-    module.variables_of_model = [variable.value for variable in core.variables]
+    module.variables_of_model = [variable.value for variable in computations["step"][-1]]
     module.graphs = {
-        name: tf.function(graph, input_signature=specs, autograph=False)
-        for name, (graph, specs) in graphs.items()
+        name: tf.function(function, input_signature=specs, autograph=False)
+        for name, (function, specs, _) in computations.items()
     }
     with tempfile.TemporaryDirectory() as folder, hidden_stderr():
         tf.saved_model.save(module, folder, signatures=module.graphs)
         try:
-            converter = tf.lite.TFLiteConverter.from_saved_model(folder, [*graphs])
+            converter = tf.lite.TFLiteConverter.from_saved_model(folder, [*module.graphs])
             if request.quantize or request.dtype:
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]
             if request.dtype is not None:
@@ -226,26 +206,32 @@ def _cannot_hold(format: str, error: Exception) -> ArgumentError:
     return ArgumentError("format", f"{required} Received: {format!r} ({reason}).", way_out)
 
 
-def _one_step(
-    model: LanguageModel, output_prefix: str = "", learning: FileLearning | None = None
-) -> OneStep:
-    """Return a function that computes one step, and the specs of its arguments."""
-    sizes = {f"state_{i}": size for i, size in enumerate(model.state_size, start=1)}
-    outputs = ["logits", *(output_prefix + name for name in sizes)]
-    core = model.core
-    if learning is not None:
-        core = learning
-        sizes |= {"memory": learning.lesson.size}
-        outputs += learning.names
+def _computations(
+    model: LanguageModel, request: Exporting, *, has_fixed_sizes: bool
+) -> dict[str, Computation]:
+    """Return what a file computes: `step`, and with `learn` of the request also `learn`.
 
-    def step(ids: Tensor, *inputs: Tensor) -> Tensors:
+    With `has_fixed_sizes`, the latter reads one row of a segment's length.
+    """
+    model = in_float32(model)
+    sizes = {f"state_{i}": size for i, size in enumerate(model.state_size, start=1)}
+    outputs, core, computations = ["logits", *sizes], model.core, {}
+    if request.learn is not None:
+        core = learning = FileLearning(model, request)
+        sizes["memory"] = learning.lesson.size
+        outputs += learning.names
+        shape = (1, learning.settings["sequence_length"]) if has_fixed_sizes else (None, None)
+        computations["learn"] = learning.learn, learning.specs(*shape), learning.tail.variables
+
+    def step(ids, *inputs):
         # A negative id would count from the end; beyond it is an error.
         ids = tf.where(ids < 0, model.vocabulary_size, ids)
         with in_one_piece():
             return dict(zip(outputs, core([ids, *inputs], training=False)))
 
     specs = [tf.TensorSpec((None, size), tf.float32, name=name) for name, size in sizes.items()]
-    return step, [tf.TensorSpec((None, 1), tf.int32, name="ids"), *specs]
+    specs = [tf.TensorSpec((None, 1), tf.int32, name="ids"), *specs]
+    return {"step": (step, specs, core.variables), **computations}
 
 
 def in_float32(model: LanguageModel) -> LanguageModel:

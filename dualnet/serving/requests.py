@@ -48,10 +48,10 @@ def ids_of(words: int) -> Input:
 def rows_of(words: int, least: int = 0) -> dict[str, Input]:
     """Return the inputs `ids` and `lengths`, each at least `least`, beyond which ids may be any."""
 
-    def are_words(ids: Tensor, inputs: Tensors) -> Tensor:
+    def are_words(ids, inputs):
         return ~in_row(inputs) | ((ids >= 0) & (ids < words))
 
-    def are_lengths(lengths: Tensor, inputs: Tensors) -> Tensor:
+    def are_lengths(lengths, inputs):
         return (lengths >= least) & (lengths <= tf.shape(inputs["ids"])[1])
 
     columns = f"at least {least} and at most the number of columns of `ids`"
@@ -68,7 +68,7 @@ def served(endpoint: Endpoint) -> tuple[Callable[[Tensors], Tensors], dict[str, 
     """Return the function of an endpoint, after checks of its inputs, and the specs of these."""
     function, inputs = endpoint
 
-    def checked(values: Tensors) -> Tensors:
+    def checked(values):
         first = next(iter(inputs))
         rows = {name: tf.shape(value)[0] for name, value in values.items()}
         checks = [

@@ -26,12 +26,12 @@ def generate_text(
     """
     is_excluded = np.isin(range(reader.words), excluded_ids)
 
-    def generate_text(inputs: Tensors) -> Tensors:
+    def generate_text(inputs):
         prompts = tokenizer.encode(inputs["prompts"], "prompts")
         logits, states = reader.last(*begun(prompts, tokenizer.eos_id))
         draw_one = drawing(reader.words, inputs)
 
-        def draw(i: Tensor, logits: Tensor, _: list[Tensor]) -> tuple[Tensor, Tensor]:
+        def draw(i, logits, _):
             random = _uniform(inputs["seed"], i)[:, None]
             drawn = draw_one(tf.where(is_excluded, -math.inf, logits), random)
             log_p = tf.gather(tf.nn.log_softmax(logits), drawn, batch_dims=1)
@@ -53,7 +53,7 @@ def generate_text(
             "lengths": drawn.lengths,
         }
 
-    return generate_text, {"prompts": Input(tf.string), **settings_of(min(bound, tf.int32.max))}
+    return generate_text, {"prompts": Input(tf.string), **settings_of(bound)}
 
 
 def settings_of(bound: int) -> dict[str, Input]:

@@ -8,7 +8,6 @@ from keras import ops
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from dualnet._contexts import progress_bar
-from dualnet._types import Tensor, Tensors
 from dualnet.builders import LanguageModel, TranslationModel
 from dualnet.runs.folder import vocabularies_of
 from dualnet.runs.shipped import copy_licences
@@ -37,6 +36,7 @@ def write_saved_model(
     that learns. The tokenisers go into `assets.extra`, which TensorFlow leaves to its users, and
     with them a request of each endpoint, which TensorFlow Serving runs when it loads the model.
     """
+    max_tokens = min(max_tokens, tf.int32.max)
     module = tf.Module()
     tracked: list[object] = []
     reader = memories.reader if memories else ServedReader(model, model.graph)
@@ -99,7 +99,7 @@ def _remove_gradients(file: Path) -> None:
 
 
 def _score(reader: ServedReader) -> Endpoint:
-    def score(inputs: Tensors) -> Tensors:
+    def score(inputs):
         in_row = requests.in_row(inputs)
         ids = tf.where(in_row, inputs["ids"], 0)
         log_p = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
@@ -111,7 +111,7 @@ def _score(reader: ServedReader) -> Endpoint:
 
 
 def _step(reader: ServedReader) -> Endpoint:
-    def step(inputs: Tensors) -> Tensors:
+    def step(inputs):
         if reader.constants:  # one column would be read as many
             columns = tf.stack([tf.shape(inputs[name])[1] for name in reader.constants])
             required = "`memory`, `keys` and `mask` must have equally many columns. Received:"
@@ -127,8 +127,8 @@ def _step(reader: ServedReader) -> Endpoint:
 def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> dict[str, Endpoint]:
     """Return `predict_next` and, with a tokeniser, `predict_next_text`."""
 
-    def predict(ids: Tensor, lengths: Tensor, k: Tensor, before: list[Tensor]) -> Tensors:
-        logits, states = reader.last(ids, lengths, before)
+    def predict(ids, lengths, k, *before):
+        logits, states = reader.last(ids, lengths, *before)
         # As many columns as the largest k; what stands beyond the k of a row is padding.
         width = ops.max(k, initial=1)
         probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), k=width)
@@ -139,31 +139,28 @@ def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> dict[st
             answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
         return {**answer, **dict(zip(reader.inputs, states))}
 
-    def predict_next(inputs: Tensors) -> Tensors:
+    def predict_next(inputs):
         ids = tf.where(requests.in_row(inputs), inputs["ids"], 0)
         return predict(ids, inputs["lengths"], inputs["k"], reader.before(inputs))
 
     limits = f"at least 1 and at most the number of words, {reader.words}"
     k = {"k": requests.whole(1, reader.words, limits)}
     ids = requests.rows_of(reader.words, least=1)
-    endpoints: dict[str, Endpoint] = {}
-    endpoints["predict_next"] = predict_next, {**ids, **k, **reader.inputs}
+    endpoints: dict[str, Endpoint] = {"predict_next": (predict_next, {**ids, **k, **reader.inputs})}
     if tokenizer is not None:
 
-        def predict_next_text(inputs: Tensors) -> Tensors:
+        def predict_next_text(inputs):
             ids, lengths = begun(tokenizer.encode(inputs["prompts"], "prompts"), tokenizer.eos_id)
-            return predict(ids, lengths, inputs["k"], reader.zeros(tf.shape(ids)[0]))
+            return predict(ids, lengths, inputs["k"])
 
         endpoints["predict_next_text"] = predict_next_text, {"prompts": Input(tf.string), **k}
     return endpoints
 
 
 def _score_text(reader: ServedReader, tokenizer: TextReader) -> Endpoint:
-    def score_text(inputs: Tensors) -> Tensors:
-        ids = tokenizer.encode(inputs["texts"], "texts")
-        lengths = tf.cast(ids.row_lengths(), tf.int32)
-        ids = ids.to_tensor(tokenizer.eos_id)
-        context = tf.pad(ids, [[0, 0], [1, 0]], constant_values=tokenizer.eos_id)[:, :-1]
-        return scored_text(tokenizer, ids, lengths, reader.log_probabilities(context, ids))
+    def score_text(inputs):
+        ids, lengths = begun(tokenizer.encode(inputs["texts"], "texts"), tokenizer.eos_id)
+        log_p = reader.log_probabilities(ids[:, :-1], ids[:, 1:])
+        return scored_text(tokenizer, ids, lengths, log_p)
 
     return score_text, {"texts": Input(tf.string)}

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 import tensorflow as tf
 from keras import ops
@@ -18,7 +18,6 @@ from dualnet.serving.requests import Input
 
 TextReader = GraphTokenizer | GraphBPE
 Rows = contextlib.AbstractContextManager[object]
-Carry = TypeVar("Carry")
 
 # Limits of one chunk: 128 MiB of logits, and no more tokens than make it any faster.
 MAX_LOGITS = 1 << 25
@@ -72,18 +71,16 @@ class ServedReader:
         In a translator, the ids are those of a target, and the constants stand before the states.
         """
 
-        def read(rows: Rows) -> tuple[Tensor, list[Tensor]]:
-            with rows, without_gradients():
+        def read(rows: Rows | None = None) -> tuple[Tensor, list[Tensor]]:
+            with rows or contextlib.nullcontext(), without_gradients():
                 logits, after = self.graph.logits(ids, states)
             return logits, [tf.cast(state, tf.float32) for state in after]
 
         if self.differing is None:
-            return read(contextlib.nullcontext())
+            return read()
         has_memory, rows = self.differing
         # One product for all rows is several times faster than one for each.
-        plain = contextlib.nullcontext()
-        logits, after = tf.cond(has_memory, lambda: read(rows), lambda: read(plain))
-        return logits, after
+        return tf.cond(has_memory, lambda: read(rows), read)
 
     def log_probabilities(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Return log p of each target given the ids up to its position, from the zero state.
@@ -98,7 +95,7 @@ class ServedReader:
         padding = [[0, 0], [0, chunks * length - time]]
         ids, targets = tf.pad(ids, padding), tf.pad(targets, padding)
 
-        def read(first: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        def read(first, states):
             window = slice(first, first + length)
             logits, states = self.advance(ids[:, window], states)
             log_p = tf.nn.log_softmax(logits)
@@ -118,9 +115,7 @@ class ServedReader:
         longest = ops.max(lengths, initial=0)
         chunk_length = self._chunk_length(batch)
 
-        def read_chunk(
-            start: Tensor, logits: Tensor, states: list[Tensor]
-        ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        def read_chunk(start, logits, states):
             # A chunk ends where the next row does, so that the state of that row can be kept.
             unfinished = lengths > start
             next_end = tf.reduce_min(tf.where(unfinished, lengths, longest))
@@ -143,18 +138,15 @@ class ServedReader:
 
 
 def by_windows(
-    read: Callable[[Tensor, Carry], tuple[Tensor, Carry]],
-    count: Tensor,
-    length: Tensor,
-    carry: Carry,
-) -> tuple[Tensor, Carry]:
+    read: Callable[..., tuple[Tensor, Any]], count: Tensor, length: Tensor, carry: Any
+) -> tuple[Tensor, Any]:
     """Return the scores of `count` windows side by side, and what the last one carries on.
 
     `read`, of the first column of a window and of what was carried to it, returns its scores,
     `(batch, length)`, and what it carries on.
     """
 
-    def step(i: Tensor, scores: Tensor, carry: Carry) -> tuple[Tensor, Tensor, Carry]:
+    def step(i, scores, carry):
         of_window, carry = read(i * length, carry)
         return i + 1, scores.write(i, tf.transpose(of_window)), carry
 
@@ -167,15 +159,16 @@ def by_windows(
     return tf.transpose(scores.concat()), carry
 
 
-def begun(prompts: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
-    """Return the ids, padded, and lengths of ragged int32 `prompts`, each after `eos_id`."""
-    start = tf.fill((prompts.nrows(), 1), eos_id)
-    ids = tf.concat([start, prompts.to_tensor(eos_id)], axis=1)
-    return ids, tf.cast(prompts.row_lengths(), tf.int32) + 1
+def begun(texts: Tensor, eos_id: int, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the ids, padded, and lengths of ragged int32 `texts`, after `<eos>` or `first` ids."""
+    first = tf.fill(tf.shape(texts.row_lengths()), eos_id) if first is None else first
+    ids = tf.concat([first[:, None], texts.to_tensor(eos_id)], axis=1)
+    return ids, tf.cast(texts.row_lengths(), tf.int32) + 1
 
 
 def scored_text(tokenizer: TextReader, ids: Tensor, lengths: Tensor, log_p: Tensor) -> Tensors:
-    """Return words, scores and perplexity of texts of ids, and of the `log_p` of each id."""
+    """Return words, scores and perplexity of texts as from `begun`; `log_p` has no first id."""
+    ids, lengths = ids[:, 1:], lengths - 1
     mask = tf.sequence_mask(lengths, tf.shape(ids)[1])
     scores = tf.where(mask, log_p, 0.0)
     # float64: the float32 sum of a long text would lose digits.

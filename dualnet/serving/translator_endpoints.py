@@ -5,7 +5,7 @@ from keras import ops
 
 from dualnet._types import Tensor, Tensors
 from dualnet.builders import TranslationModel
-from dualnet.generation.beam import NONE, Finished, Search, likeliest_words
+from dualnet.generation.beam import NONE, Finished, Search, likeliest_step
 from dualnet.serving import requests
 from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader
@@ -13,35 +13,26 @@ from dualnet.serving.served_reader import ServedReader
 
 def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict[str, Endpoint]:
     """Return `encode` and `translate`, whose `max_tokens` are at most `bound`."""
-    bound = min(bound, tf.int32.max)
-
     rows = requests.rows_of(model.source_vocabulary_size)
     declared = settings_of(reader.words, bound)
 
-    def read(inputs: Tensors) -> list[Tensor]:
+    def read(inputs):
         return reader.encode(inputs["ids"], requests.in_row(inputs))
 
-    def encode(inputs: Tensors) -> Tensors:
+    def encode(inputs):
         return dict(zip(reader.inputs, read(inputs)))
 
-    def translate(inputs: Tensors) -> Tensors:
-        encoded, settings = read(inputs), {name: inputs[name] for name in declared}
+    def translate(inputs):
+        settings = {name: inputs[name] for name in declared}
         limits, default = settings["max_tokens"], tf.minimum(2 * inputs["lengths"] + 10, bound)
         settings["max_tokens"] = tf.where(limits > 0, limits, default)
         settings["length_normalization"] = tf.cast(settings["length_normalization"], tf.float64)
-        count, width = len(reader.constants), ops.max(settings["beam"], initial=1)
-        # All hypotheses of a sentence share what was read of its source.
-        constants = [tf.repeat(part, width, axis=0) for part in encoded[:count]]
-
-        excluded_ids = model.vocabulary.unknown_ids
-
-        def step(tokens: Tensor, states: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:
-            logits, states = reader.advance(tokens, [*constants, *states])
-            return *likeliest_words(logits[:, -1], width, excluded_ids), states
-
         eos_id = model.vocabulary.require_eos()
+        states, count = read(inputs), len(reader.constants)
+        width, excluded_ids = ops.max(settings["beam"], initial=1), model.vocabulary.unknown_ids
+        step = likeliest_step(reader.advance, states[:count], width, excluded_ids)
         first_ids = tf.fill(tf.shape(inputs["lengths"]), eos_id)
-        finished, _ = Search(eos_id=eos_id, **settings).run(step, encoded[count:], first_ids)
+        finished, _ = Search(eos_id=eos_id, **settings).run(step, states[count:], first_ids)
         return _outputs(finished, settings["n_best"], eos_id, inputs["lengths"] == 0)
 
     return {"encode": (encode, rows), "translate": (translate, {**rows, **declared})}
