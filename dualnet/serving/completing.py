@@ -13,7 +13,6 @@ from dualnet.builders import LanguageModel
 from dualnet.generation.completion import KEPT, spellings, words_of_run
 from dualnet.requests import BEAM
 from dualnet.serving import requests
-from dualnet.serving.graph_tokenizer import GraphLower
 from dualnet.serving.learning import Memories
 from dualnet.serving.requests import Endpoint, Input
 from dualnet.serving.served_reader import ServedReader, TextReader, begun
@@ -35,10 +34,8 @@ def complete_text(
     words = [*pieces.words.union(listed or [""])]
     pairs = tf.lookup.KeyValueTensorInitializer(words, tf.ones(len(words), tf.int32))
     table = tf.lookup.StaticHashTable(pairs, default_value=0)
-    lower = GraphLower() if pieces.lowercase else tf.identity
+    lower = tokenizer.lower
     track(table)
-    if pieces.lowercase:
-        track(lower)
     spelt = tf.constant([*pieces.spelt, b""])  # the last one for -1
 
     def is_known(words, inputs):

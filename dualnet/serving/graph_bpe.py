@@ -51,7 +51,7 @@ class GraphBPE(tf.Module):
         starts, classes = character_classes()
         self._class_starts = tf.constant([-1, *starts])
         self._classes = tf.constant([NONE, *classes])
-        self._lower = GraphLower() if tokenizer.lowercase else tf.identity
+        self.lower = GraphLower() if tokenizer.lowercase else tf.identity
         self._lower_of_file = GraphLower(lower_case()) if parts.lowercases else tf.identity
         self._set_merges(parts.merges)
 
@@ -73,7 +73,7 @@ class GraphBPE(tf.Module):
         texts = replace(texts, "\0", _mark(NUL))
         if self._end is not None:
             texts = replace(texts, self._end, _mark(END))
-        texts = self._mark_added(self._lower(texts), self._added[0])
+        texts = self._mark_added(self.lower(texts), self._added[0])
         texts = self._mark_added(self._lower_of_file(texts), self._added[1])
         text = tf.strings.reduce_join(texts + _mark(ROW))
         ids = self._merge(*self._words(text))

@@ -36,7 +36,7 @@ class GraphTokenizer(tf.Module):
         self._spaces = f"[{_ranges(spaces)}]"
         self._end = END_PATTERNS.get(vocabulary.documents)
         self._written_end = ENDS[vocabulary.documents]
-        self.lower = GraphLower() if vocabulary.lowercase else None
+        self.lower = GraphLower() if vocabulary.lowercase else tf.identity
 
     def encode(self, texts: Tensor, name: str) -> Tensor:
         """Return the ids of `texts`, string `(batch,)`: ragged int32 `(batch, time)`.
@@ -46,9 +46,7 @@ class GraphTokenizer(tf.Module):
         if self._end is not None:
             texts = tf.strings.regex_replace(texts, self._end, f" {EOS} ")
         texts = tf.strings.regex_replace(texts, self._spaces, " ")
-        words = tf.strings.split(texts)
-        if self.lower is not None:
-            words = tf.ragged.map_flat_values(self.lower, words)
+        words = tf.ragged.map_flat_values(self.lower, tf.strings.split(texts))
         ids = tf.ragged.map_flat_values(self.ids.lookup, words)
         if self.unk_id is None:
             texts = tf.strings.unicode_transcode(words.flat_values, "UTF-8", "UTF-8")
