@@ -528,6 +528,17 @@ def test_the_queue_of_benchmarks_has_settings_that_its_models_take():
                     assert group in queue, name
 
 
+def test_a_group_of_the_queue_takes_the_rates_whose_validation_ends_lowest():
+    group = published.read_queue({})["miniature-depth"]
+    done = {}
+    for run in group.rates.runs:
+        end = {0.002: 9.0, 0.004: 7.0, 0.008: 8.0}[run.settings["learning_rate"]]
+        rows = [{"val_perplexity": str(value)} for value in (5.0, end)]  # the last epoch counts
+        done[group.rates.name, run.name] = rows
+    assert {run.best_rate(done) for run in group.runs} == {0.004}
+    assert not group.rates.is_whole_in(done)  # a run has three epochs
+
+
 def test_type_checkers_know_the_arguments_of_every_builder():
     names = {name for builder in BUILDERS.values() for name in zoo.builder_arguments(builder)}
     assert {*Overrides.__annotations__} == names - {"name"}
