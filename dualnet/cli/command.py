@@ -113,7 +113,7 @@ def argument(default: object = dataclasses.MISSING, **option: Any) -> Any:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised, to be told in one line."""
+    """A parser whose errors are raised, to be reported in one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message[0].upper()}{message[1:]}. `{self.prog} --help` says more.")

@@ -98,7 +98,7 @@ def rescore(options: Rescore) -> Result | None:
     request = Rescoring(**Rescoring.fields_of(options.arguments()))
     weights = rescoring.load_weights(options.feature_weights) if options.feature_weights else None
     lists = list(rescoring.read_nbest(options.nbest, format=options.format, scores=options.scores))
-    # Mistakes are told before anything is scored.
+    # Mistakes are reported before anything is scored.
     if not lists:
         received = f"Received: {options.nbest!r}, which is empty."
         raise ArgumentError("NBEST", f"must hold n-best lists. {received}")

@@ -89,7 +89,7 @@ class Memories(Learning):
         required += (
             f" {self.size} numbers, of which the last, the mark of the model, is {self.mark:.0f}"
         )
-        # Of any size, so that a wrong one is told.
+        # Of any size, so that a wrong one is reported.
         self.input = {"memory": Input(tf.float32, (None,), required, self._is_own)}
 
     def _is_own(self, memory: Tensor, _: Tensors) -> Tensor:

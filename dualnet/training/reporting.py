@@ -14,7 +14,7 @@ from dualnet.training.two_tailed import PLAIN
 
 REFRESH_SECONDS = 0.5
 LOG_SECONDS = 60.0  # between lines where there is no terminal
-TIMED_SECONDS = 5.0  # of steps, after which it is told how long an epoch takes
+TIMED_SECONDS = 5.0  # of steps, after which the log says how long an epoch takes
 EVENTS = "events.out.tfevents.0.dualnet"  # file for TensorBoard
 REDRAW_SECONDS = 2.0  # drawing the curves takes longer than a small epoch
 
