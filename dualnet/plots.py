@@ -32,6 +32,7 @@ def plot_curves(
     *,
     title: str = "Learning curves",
     cut: bool = False,
+    start: float | None = None,
 ) -> None:
     """Draw perplexity against epochs, one curve for each of `curves`, as a PNG.
 
@@ -40,6 +41,7 @@ def plot_curves(
             curves of a model share a colour; those in training are thin and dashed.
         cut: bool. Whether the scale of many epochs ends at a small multiple of the lowest value,
             so that curves can be told apart.
+        start: float. Perplexity before training, drawn as a line.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -54,7 +56,12 @@ def plot_curves(
             line.set(linestyle="--", linewidth=1)
         if longest <= MARKED:
             line.set_marker("." if split == "train" else "o")
-    _scale(axes, [np.asarray(values) for values in curves.values()], cut and longest > MARKED)
+    shown = [np.asarray(values) for values in curves.values()]
+    if start is not None:
+        label = f"valid before training: {start:.1f}"
+        axes.axhline(start, color="black", linestyle=":", linewidth=1, label=label)
+        shown.append(np.array([start]))
+    _scale(axes, shown, cut and longest > MARKED)
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if longest == 1:
         axes.set_xlim(0, 2)  # narrower, the ticks are fractions of an epoch

@@ -92,9 +92,9 @@ def curves_of_training_are_drawn_once(tmp_path_factory):
     """Let trainings write one picture of curves: drawing takes a fifth of a small one's time."""
     draw, picture = reporting.plot_curves, tmp_path_factory.mktemp("curves") / "curves.png"
 
-    def draw_once(curves, path):
+    def draw_once(curves, path, **settings):
         if not picture.exists():
-            draw(curves, picture)
+            draw(curves, picture, **settings)
         write_whole(path, picture.read_bytes())
 
     with pytest.MonkeyPatch.context() as patch:

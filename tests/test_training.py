@@ -399,6 +399,19 @@ def test_training_goes_on_from_a_run_by_its_folder(run, corpus, tmp_path):
     assert runs.read_card(seeds["runs"][1]["path"]).weights == used.weights
 
 
+def test_fine_tuning_says_where_it_began(run, tmp_path, capsys):
+    write_splits(tmp_path, "the fish finds the dog\n" * 20)
+    settings = {"epochs": 1, "learning_rate": 1e-9}
+    found = dualnet.train(run.folder, tmp_path, output=tmp_path / "RUN", **settings)
+    start = found.results["start_perplexity"]
+    np.testing.assert_allclose(start, found.history[0]["val_perplexity"], rtol=1e-3)
+    assert f"Validation perplexity before the first step: {start:.2f}\n" in capsys.readouterr().err
+    more = dualnet.train(
+        run.folder, tmp_path, output=tmp_path / "RUN", epochs=2, resume=True, progress=False
+    )
+    assert more.results["start_perplexity"] == start and "start_perplexity" not in run.results
+
+
 def test_what_does_not_fit_the_run_to_go_on_from_is_refused(run, tmp_path):
     write_splits(tmp_path, "the fish finds the dog\n" * 20)
     output = tmp_path / "RUN"

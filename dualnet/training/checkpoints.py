@@ -38,6 +38,7 @@ class Progress:
     restarts: list[int] = dataclasses.field(default_factory=list)  # epochs that had diverged
     callbacks: dict[str, Any] = dataclasses.field(default_factory=dict)  # the state of each
     stopped: bool = False  # by a callback, after this step
+    start: float | None = None  # validation perplexity before the first step, of given weights
 
 
 def save(

@@ -107,6 +107,9 @@ def train(
 ) -> Run:
     """Train model `name` of the zoo on `corpus` into the folder `output`.
 
+    With weights to start from, the validation perplexity before the first step is told, drawn in
+    `curves.png`, and the `start_perplexity` of `results.json`.
+
     Each epoch updates `metrics.csv`, `curves.png`, TensorBoard scalars and the weights of
     the best epoch by validation perplexity. After each epoch, and every `checkpoint_steps`
     steps within one, a checkpoint is written. The last is kept, and the one after the last
@@ -194,6 +197,9 @@ def train(
         else:
             training = prepare(name, corpus, folder, **run)
             stack.enter_context(begin(training))
+        if training.card.weights and not training.steps_read:
+            before = training.model.evaluate(training.valid_batches, verbose=0, return_dict=True)
+            training.progress.start = float(before["perplexity"])
         if progress and sys.stderr is not None:  # None: `print` takes the output
             _tell_of_start(training, name, is_new=not resume)
         interrupts = stack.enter_context(Interrupts())
@@ -216,6 +222,7 @@ def _tell_of_start(training: Training, name: StrPath | Card, *, is_new: bool) ->
     if training.transferred is not None:
         source = training.card.weights
         lines.append(f"Starting from the weights in {source!r}. {training.transferred}")
+        lines.append(f"Validation perplexity before the first step: {training.progress.start:.2f}")
     if is_new and isinstance(corpus, Corpus):
         lines += [corpus.note, _unseen(corpus)]
     elif is_new and not isinstance(name, Card):
@@ -290,6 +297,7 @@ def _results_of(model: LanguageModel, training: Training) -> dict[str, Any]:
         "by_sentence": by_sentence,  # each sentence from the zero state
         "tokens_per_second": statistics.median(row["tokens_per_second"] for row in steady),
         "best_epoch": training.best_epoch,
+        **({} if (start := training.progress.start) is None else {"start_perplexity": start}),
         "epochs": len(history),
         "phases": dict(collections.Counter(row["phase"] for row in history)),  # epochs of each
         **({"restarts": restarted} if training.recipe.on_divergence == "restart" else {}),

@@ -113,7 +113,7 @@ class Tables(Stage):
                 columns["valid, without averages"] = f"val_perplexity_{PLAIN}"
             model = self.training.model.name
             curves = {f"{model} {n}": [row[key] for row in history] for n, key in columns.items()}
-            plot_curves(curves, folder / "curves.png")
+            plot_curves(curves, folder / "curves.png", start=self.training.progress.start)
             self.drawn = time.perf_counter()
 
 
