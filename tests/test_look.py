@@ -134,6 +134,19 @@ def test_a_mixture_shows_the_share_of_each_expert(experts):
     np.testing.assert_allclose(shares.mean(axis=0), used.shares, atol=1e-4)
 
 
+def test_the_inside_of_a_model_has_the_means_of_its_gates_and_the_parts_of_each_logit(model):
+    (reading,) = data_of(dualnet.look(model, TEXT))["readings"]
+    gates = analysis.inside(model, TEXT).layers["recurrence_1", "f"]
+    found = reading["inside"]
+    np.testing.assert_allclose(found["mean of f in recurrence_1"], gates.mean(1), atol=1e-3)
+    parts = analysis.contributions(model, TEXT)
+    bits = parts["input"] / math.log(2)
+    np.testing.assert_allclose(found["bits that the word before adds"], bits, atol=1e-3)
+    both = data_of(dualnet.look(a_model("lstm"), TEXT, adapt=True, **SGD))["readings"]
+    labels = [f"mean of {gate} in recurrence_1" for gate in "ifo"]
+    assert [sorted(each["inside"]) for each in both] == [sorted(labels), []]
+
+
 # --- text ----------------------------------------------------------------------------
 
 

@@ -154,6 +154,30 @@ def test_the_switches_change_colours_and_predictions(browser):
     assert len(seen) == 4
 
 
+def test_the_inside_is_coloured_by_the_value_that_is_chosen(browser):
+    browser.choose(1)
+    browser.choose("learning")
+    browser.choose("inside")
+    assert not browser.find("#kinds").is_displayed()
+    inside = browser.data["readings"][2]["inside"]
+    assert browser.texts("#value option") == [*inside]
+    for label in inside:
+        Select(browser.find("#value")).select_by_visible_text(label)
+        assert label in browser.find("#legend-title").text
+        classes = browser.run("Array.from(document.querySelectorAll('.w'), w => w.className)")
+        values = np.array(inside[label])
+        if label.startswith("mean"):
+            steps = [int(re.search(r"\bs(\d)", name)[1]) for name in classes]
+            np.testing.assert_array_equal(steps, np.minimum(8, values / 0.1).astype(int))
+        else:
+            steps = np.array([int(re.search(r"\bd(\d)", name)[1]) for name in classes])
+            assert (values[steps > 4] > 0).all() and (values[steps < 4] < 0).all()
+    browser.hover(browser.word(3))
+    assert f"{label} {values[3]:.2f}" in browser.find("#details").text
+    browser.choose(0)
+    assert browser.texts("#value option") == [*browser.data["readings"][0]["inside"]]
+
+
 def test_the_difference_is_that_of_the_two_readings_that_are_chosen(browser):
     browser.choose("difference")
     assert not browser.find("#models").is_displayed() and browser.find("#pair").is_displayed()
@@ -223,7 +247,7 @@ def test_roles_and_names_are_those_that_a_screen_reader_needs(browser):
     assert "gains over" in browser.find("#text").accessible_name
     browser.choose("surprisal")
     radios = browser.driver.find_elements(By.CSS_SELECTOR, "input[type=radio]")
-    assert len(radios) == 6 and all(radio.accessible_name for radio in radios)
+    assert len(radios) == 7 and all(radio.accessible_name for radio in radios)
 
 
 def test_a_narrow_screen_shows_the_details_on_demand_and_does_not_scroll_sideways(browser):
@@ -257,7 +281,7 @@ def test_the_text_stands_as_it_was_written_and_runs_no_script(driver, tmp_path):
     )
     assert shown.replace("↵", "") == text
     assert driver.title == "How lstm reads this text"
-    assert not browser.find("#views").is_displayed()  # one reading: nothing to switch
+    assert browser.texts("#views span") == ["Surprisal", "Inside"]  # one reading: no difference
 
 
 def test_tokens_and_words_are_switched_and_a_word_has_the_sum_of_its_tokens(driver, tmp_path):

@@ -18,9 +18,12 @@
   }
 
   const state = {
-    view: "surprisal", level: levels[0], model: 0, kind: "fixed", base: 0, other: 0, at: null,
+    view: "surprisal", level: levels[0], model: 0, kind: "fixed", base: 0, other: 0, value: "",
+    at: null,
   };
-  const shown = () => readings.find((r) => r.model === state.model && r.kind === state.kind);
+  const fixed = () => readings.find((r) => r.model === state.model && r.kind === "fixed");
+  const shown = () => (state.view === "inside" ? fixed()
+    : readings.find((r) => r.model === state.model && r.kind === state.kind));
 
   // --- what has a colour: a token, the tokens of one character, or those of a word ---------
 
@@ -76,6 +79,10 @@
   let step = 1;
   let gains = null; // bits that `other` needs less than `base`, by group
   let gainStep = 1;
+  const within = () => fixed().inside;
+  const isAdded = (label) => label.endsWith("adds"); // else a mean, from 0 to 1
+  const amount = (label, group) =>
+    sum(within()[label], group) / (isAdded(label) ? 1 : group.tokens.length);
 
   function compare() {
     for (const reading of readings) reading.sums = groups.map((group) => sum(reading.bits, group));
@@ -86,27 +93,46 @@
     gainStep = nice(Math.max(0.01, quantile(gains.map(Math.abs), 0.95) / (STEPS / 2)));
   }
 
-  function colour(i) {
+  function scale() { // what the colours show: a number for each group, and how much a colour spans
+    const each = ` of each ${state.level}`;
     if (state.view === "surprisal") {
-      return `s${Math.min(STEPS - 1, Math.floor(shown().sums[i] / step))}`;
+      return { values: shown().sums, width: step, title: `Surprisal${each}, in bits` };
     }
-    const half = (STEPS - 1) / 2;
-    return `d${half + Math.max(-half, Math.min(half, Math.round(gains[i] / gainStep)))}`;
+    if (state.view === "difference") {
+      const title = `Bits that ${readings[state.other].label} gains (blue) or loses (orange)`;
+      return { values: gains, width: gainStep, signed: true, title };
+    }
+    const values = groups.map((group) => amount(state.value, group));
+    const signed = isAdded(state.value), title = `${models[state.model]}: ${state.value}`;
+    if (!signed) return { values, width: 0.1, title: title + each };
+    const width = nice(Math.max(0.01, quantile(values.map(Math.abs), 0.95) / (STEPS / 2)));
+    return { values, width, signed, title: `${title} to the logit${each}` };
   }
 
-  function drawLegend() {
-    const single = state.view === "surprisal";
-    byId("legend-title").textContent = single
-      ? `Surprisal of each ${state.level}, in bits`
-      : `Bits that ${readings[state.other].label} gains (blue) or loses (orange)`;
+  function colour(value, { width, signed }) {
+    if (!signed) return `s${Math.min(STEPS - 1, Math.floor(value / width))}`;
+    const half = (STEPS - 1) / 2;
+    return `d${half + Math.max(-half, Math.min(half, Math.round(value / width)))}`;
+  }
+
+  function drawLegend({ width, signed, title }) {
+    byId("legend-title").textContent = title;
     const short = (value) => String(Number(value.toPrecision(3))).replace("-", "−");
     byId("scale").replaceChildren(...Array.from({ length: STEPS }, (_, k) => {
-      const value = single ? k * step : (k - (STEPS - 1) / 2) * gainStep;
-      const sign = !single && value > 0 ? "+" : "";
-      const last = single && k === STEPS - 1 ? "+" : "";
+      const value = signed ? (k - (STEPS - 1) / 2) * width : k * width;
+      const sign = signed && value > 0 ? "+" : "";
+      const last = !signed && k === STEPS - 1 ? "+" : "";
       return element("span", {},
-        element("i", { className: (single ? "s" : "d") + k }), sign + short(value) + last);
+        element("i", { className: (signed ? "d" : "s") + k }), sign + short(value) + last);
     }));
+  }
+
+  function offerValues() { // which differ by model
+    const labels = Object.keys(within());
+    if (!labels.includes(state.value)) state.value = labels[0] ?? "";
+    if (!state.value && state.view === "inside") state.view = "surprisal";
+    byId("value").replaceChildren(...labels.map((label) =>
+      element("option", { selected: label === state.value }, label)));
   }
 
   // --- text --------------------------------------------------------------------------
@@ -161,17 +187,25 @@
   }
 
   function paint() {
-    for (let i = 0; i < words.length; i++) words[i].className = `${words[i].kind} ${colour(i)}`;
-    const single = state.view === "surprisal";
+    offerValues();
+    const shades = scale();
+    for (let i = 0; i < words.length; i++) {
+      words[i].className = `${words[i].kind} ${colour(shades.values[i], shades)}`;
+    }
+    const single = state.view !== "difference";
     for (const id of ["models", "kinds"]) {
       byId(id).hidden = !single || byId(id).querySelectorAll("input").length < 2;
     }
     byId("pair").hidden = single;
-    text.setAttribute("aria-label", single
+    byId("inner").hidden = state.view !== "inside";
+    if (state.view === "inside") byId("kinds").hidden = true;
+    text.setAttribute("aria-label", state.view === "inside"
+      ? `The text, coloured by what goes on inside a model: ${shades.title}`
+      : single
       ? `The text, coloured by the surprisal of ${shown().label}`
       : `The text, coloured by the bits that ${readings[state.other].label} gains over `
         + readings[state.base].label);
-    drawLegend();
+    drawLegend(shades);
     fillPanel(); // beside the controls and the legend, whose heights differ
     drawChart();
     show(state.at);
@@ -261,7 +295,7 @@
   }
 
   function describe(g) {
-    const single = state.view === "surprisal";
+    const single = state.view !== "difference";
     const group = groups[g];
     const { first, end, tokens } = group;
     const several = tokens.length > 1;
@@ -285,6 +319,11 @@
       parts.push(element("p", { className: "facts" },
         element("b", { textContent: bitsText(shown().sums[g]) }), " in all"));
     }
+    for (const label of state.view === "inside" ? Object.keys(within()) : []) {
+      const value = amount(label, group);
+      parts.push(element("p", { className: "facts" }, `${label} `,
+        element("b", { textContent: isAdded(label) ? signed(value) : value.toFixed(2) })));
+    }
     for (const i of tokens) {
       if (several) parts.push(element("h3", { className: "token", textContent: nameAt(i) }));
       parts.push(...(single ? predictions(shown(), i) : [element("div", { className: "columns" },
@@ -295,13 +334,13 @@
   }
 
   function sentence(g) {
-    const reading = state.view === "surprisal" ? shown() : readings[state.other];
+    const reading = state.view !== "difference" ? shown() : readings[state.other];
     const { first, tokens } = groups[g];
     const top = [];
     for (let k = first * reading.count; k < (first + 1) * reading.count; k++) {
       top.push(`${nameOf(reading.likeliest[k])} ${percent(reading.probabilities[k])}`);
     }
-    const gained = state.view === "surprisal" ? "" : ` ${signed(gains[g])} bits gained.`;
+    const gained = state.view !== "difference" ? "" : ` ${signed(gains[g])} bits gained.`;
     const rank = tokens.length > 1 ? `${tokens.length} tokens` : `rank ${reading.ranks[first]}`;
     return `${spoken(groups[g])}: ${bitsText(reading.sums[g])}, ${rank}.${gained} `
       + `Likeliest: ${top.join(", ")}.`;
@@ -395,7 +434,7 @@
   let chart = null; // what is drawn: lines of values, and the functions of their places
 
   function lines() {
-    if (state.view === "surprisal") {
+    if (state.view !== "difference") {
       return readings.map((reading) => (
         { values: groups.map(({ end }) => reading.running[end - 1]), on: reading === shown(), reading }
       ));
@@ -420,7 +459,7 @@
 
   function drawChart() {
     const width = plot.clientWidth || 600, height = plot.clientHeight || 220;
-    const single = state.view === "surprisal";
+    const single = state.view !== "difference";
     const drawn = lines(), size = groups.length;
     const settled = single && size > 200 ? 20 : 0; // before, the mean of a long text says little
     const range = drawn.flatMap(({ values }) => values.slice(settled)).filter(Number.isFinite);
@@ -499,7 +538,7 @@
       + ` y2="${chart.height - EDGE.bottom}"/><circle class="dot" cx="${at}" cy="${level}" r="4"/>`
       + `<text x="${at}" y="${EDGE.top + 4}" dx="${left ? 8 : -8}"`
       + ` text-anchor="${left ? "start" : "end"}">`
-      + `${state.view === "surprisal" ? number(value) : signed(value) + " bits"}</text>`;
+      + `${state.view === "difference" ? signed(value) + " bits" : number(value)}</text>`;
   }
 
   function listenToChart() {
@@ -540,7 +579,12 @@
       byId("levels").append(...levels.map((level, i) =>
         radio("level", level, level === "word" ? "Word" : "Token", i === 0)));
     }
-    byId("views").hidden = readings.length < 2;
+    const offered = { inside: readings.some((r) => Object.keys(r.inside).length),
+      difference: readings.length > 1 };
+    for (const radio of byId("views").querySelectorAll("input")) {
+      if (offered[radio.value] === false) radio.parentElement.remove();
+    }
+    byId("views").hidden = !Object.values(offered).some(Boolean);
     // By default what the second model gains over the first, else what learning gains.
     state.other = models.length > 1 ? readings.findIndex((r) => r.model === 1) : readings.length - 1;
     for (const name of ["base", "other"]) {
@@ -550,7 +594,7 @@
     byId("controls").addEventListener("change", ({ target }) => {
       if (target.name === "model") state.model = Number(target.value);
       else if (target.name) state[target.name] = target.value;
-      else state[target.id] = Number(target.value);
+      else state[target.id] = target.id === "value" ? target.value : Number(target.value);
       if (target.name === "level") return regroup();
       compare();
       paint();

@@ -84,10 +84,10 @@ def look(
     """Return a page that shows models reading `text`.
 
     Each token, or each word, whose surprisal is the sum of its tokens, is coloured by its
-    surprisal; the page shows the likeliest tokens at each place, the running perplexity, and the
-    differences between models, and between fixed and learning weights. Of a gate that reads the
-    current word it shows the words with the largest values, of a mixture the share of each
-    expert.
+    surprisal; by what it gains over another model, or over fixed weights; or by the inside of a
+    model: the mean of each gate, and what the word before and the past add to the logit. The page
+    also shows the likeliest tokens at each place and the running perplexity; of a gate that reads
+    the current word the words with the largest values, of a mixture the share of each expert.
 
     The text is one stream, read from the zero state after `<eos>`, as by `dualnet.surprisal`.
 
@@ -226,6 +226,7 @@ def _data(
                 for name, column in reading.columns.items()
             }
             about = {"model": number, "kind": kind, "segment": reading.segment}
+            about["inside"] = {n: column.round(3).tolist() for n, column in reading.inside.items()}
             records.append({**about, "perplexity": finite(reading.perplexity), **columns})
             used.update(*(columns.get(name, ()) for name in NAMED))
     pieces, gaps, end = [], [], 0

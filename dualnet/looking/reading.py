@@ -7,12 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from dualnet._checks import ArgumentError
 from dualnet._types import Tensors
 from dualnet.adaptation import GradientStatistics
 from dualnet.adaptation.dynamic import adapting
 from dualnet.builders import Graph, LanguageModel, questions, reader_of, token_losses
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import perplexity_of
+from dualnet.evaluation.inside import parts_of_logits, read_inside
 from dualnet.layers import DOCOutput, IOGate
 from dualnet.requests import DynamicEvaluating
 
@@ -31,11 +33,14 @@ class Reading(NamedTuple):
             among all by probability, from 1 on; `likeliest`, ids of the likeliest tokens, and their
             `probabilities`. With a gate, `favoured`, ids of its largest values, and these values,
             `gates`. With a mixture, `shares`, the prior of each expert.
+        inside: dict of arrays with a number for each token, with fixed weights: the mean of each
+            gate as it was read, and the bits that the word before and the past add to its logit.
     """
 
     perplexity: float
     segment: int | None
     columns: dict[str, np.ndarray]
+    inside: dict[str, np.ndarray]
 
 
 def read(
@@ -72,7 +77,22 @@ def read(
     losses, logs = (whole.pop(n).astype(np.float64) for n in ("losses", "log_probabilities"))
     whole |= {"bits": losses / math.log(2), "probabilities": np.exp(logs)}
     whole["ranks"] += 1
-    return Reading(perplexity_of(losses), segment, whole)
+    inside = {} if request is not None else _inside(model, stream)
+    return Reading(perplexity_of(losses), segment, whole, inside)
+
+
+def _inside(model: LanguageModel, stream: np.ndarray) -> dict[str, np.ndarray]:
+    """Return `Reading.inside`; labels that end in "adds" are of numbers to add up."""
+    values, columns = read_inside(model, stream), {}
+    with contextlib.suppress(ArgumentError):  # not every model has these parts
+        before = {key: vectors[:-1] for key, vectors in values.items()}
+        parts = parts_of_logits(model, before, stream[1:])
+        for part, label in (("input", "the word before"), ("recurrence", "the past")):
+            columns[f"bits that {label} adds"] = parts[part] / math.log(2)
+    for (layer, name), vectors in values.items():
+        if layer.startswith("recurrence") and vectors.min() >= 0 and vectors.max() <= 1:
+            columns[f"mean of {name} in {layer}"] = vectors[1:].mean(-1)
+    return columns
 
 
 def _predictions(graph: Graph, segment: Tensors) -> Tensors:
