@@ -460,28 +460,6 @@ def test_sentences_start_from_zeros_and_leave_the_carried_rows_alone(build, corp
     assert any(np.any(ops.convert_to_numpy(row)) for row in model.training_rows.read(None))
 
 
-@once
-@pytest.mark.slow
-def test_with_steps_per_epoch_streams_go_on_over_epochs_until_the_data_begin_anew(monkeypatch):
-    model = compiled(language_model(12, units=4))
-    tokens = tokens_of((20, 3))
-    events, restart = [], model.training_rows.restart
-    monkeypatch.setattr(model.training_rows, "restart", lambda: (events.append("anew"), restart()))
-    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: events.append("."))
-
-    def fit(data, epochs, steps=3, **rows):
-        model.reset_state(training=True)
-        events.clear()
-        model.fit(data, *rows.pop("y", ()), epochs=epochs, steps_per_epoch=steps, verbose=0,
-                  callbacks=[note], **rows)  # fmt: skip
-        return "a" + "".join(event[0] for event in events).lstrip("a")  # twice if rows are new
-
-    endless = ((tokens[:2], tokens[:2]) for _ in iter(int, 1))
-    assert fit(endless, 3) == "a........."
-    assert fit(tokens, 2, y=[tokens], batch_size=2) == "a......"  # 6 of 10 batches
-    assert fit(tokens, 2, None, y=[tokens], batch_size=10) == "a..a.."
-
-
 def test_weights_of_rows_count_as_weights_of_their_tokens():
     tokens, of_rows = tokens_of((4, 3)), np.array([1.0, 0.0, 2.0, 1.0])
     found = []

@@ -212,11 +212,11 @@ class StreamModel(ClearsAllGradients):
             data = self._open(self.evaluation_rows, data, size, *rest[:1])
             validation_data = (data, *rest) if rest else data
             self._validation_layout = self.evaluation_rows.layout
-        restarts = _RestartWithData(kwargs.get("steps_per_epoch"), _num_batches(x, batch_size))
+        restarts = _Restart()
         restarts.set_model(self)
         is_list = isinstance(callbacks, keras.callbacks.CallbackList)
         listed = callbacks.callbacks if is_list else keras.tree.flatten(callbacks or [])
-        listed[:] = [restarts, *(c for c in listed if not isinstance(c, _RestartWithData))]
+        listed[:] = [restarts, *(c for c in listed if not isinstance(c, _Restart))]
         for callback in listed:
             # Keras infers the mode only for metrics given to `compile`.
             watched = str(getattr(callback, "monitor", "")).removeprefix("val_")
@@ -398,30 +398,11 @@ def _check_takes_logits(losses: Any) -> None:
             raise ArgumentError("loss", "must take logits.", way_out, loss=loss)
 
 
-class _RestartWithData(keras.callbacks.Callback):
-    """Starts the streams from their first state whenever the data begin anew.
-
-    Without `steps_per_epoch`, that is at each epoch. Otherwise Keras goes on where it was, until
-    it has read all `num_batches`, or has run out of data whose number is None.
-    """
-
-    def __init__(self, steps_per_epoch, num_batches):
-        super().__init__()
-        self.steps_per_epoch = steps_per_epoch
-        self.num_batches = num_batches
-        self.num_read = 0
-        self.in_epoch = 0
+class _Restart(keras.callbacks.Callback):
+    """Starts the streams from their first state at each epoch."""
 
     def on_epoch_begin(self, epoch, logs=None):
-        self.num_read += self.in_epoch
-        ran_out = self.in_epoch < (self.steps_per_epoch or math.inf)
-        if ran_out or self.num_read >= (self.num_batches or math.inf):
-            self.num_read = 0
-            self.model.training_rows.restart()
-        self.in_epoch = 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.in_epoch = batch + 1
+        self.model.training_rows.restart()
 
 
 def _weight_of_tokens(
@@ -439,13 +420,3 @@ def _weight_of_tokens(
         required = f"must hold a weight per row or per token of `x`, of shape {tokens_shape}."
         raise ArgumentError("sample_weight", f"{required} Received: shape {values.shape}.")
     return np.broadcast_to(values[:, None] if values.ndim == 1 else values, tokens_shape)
-
-
-def _num_batches(data: Data, batch_size: int | None) -> int | None:
-    """Return the number of batches of `data`, arrays or a dataset, or None if it has no end."""
-    if hasattr(data, "shape"):
-        return len(data) // (batch_size or 32)
-    try:
-        return data.num_batches if isinstance(data, keras.utils.PyDataset) else len(data)
-    except TypeError:
-        return None
