@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from dualnet.builders import TranslationModel, questions, reader_of
+from dualnet.builders import Question, TranslationModel, questions, reader_of
 from dualnet.corpora import PairCorpus, PairSplit
 from dualnet.corpora.pair_batches import PairBatches
 from dualnet.evaluation.arguments import perplexity_of
@@ -52,7 +52,7 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     model.check_words("corpus", corpus)
     batches = corpus.batches(split, tokens_per_batch=POSITIONS, shuffle=False)
     pairs = corpus.split(split)
-    losses = _losses(model, batches, temperature=1.0)
+    losses = _answers(model, batches, questions.losses, "losses", 1.0)
     totals = np.array([row.sum(dtype=np.float64) for row in losses])
     eos_id = corpus.vocabulary.require_eos()
     ids = [np.append(pairs.target(i), eos_id) for i in range(len(pairs))]
@@ -65,10 +65,18 @@ def evaluate_pairs(model: TranslationModel, corpus: PairCorpus, split: str) -> P
     )
 
 
-def pair_losses(model: TranslationModel, sources: Rows, targets: Rows, temperature: float) -> Rows:
-    """Return -log p, in nats, of the ids of each target and of `<eos>` after them.
+def pair_answers(
+    model: TranslationModel,
+    sources: Rows,
+    targets: Rows,
+    question: Question = questions.losses,
+    name: str = "losses",
+    temperature: float = 1.0,
+) -> Rows:
+    """Return the answer `name` to `question` for the ids of each target and `<eos>` after them.
 
-    `sources` and `targets` are int arrays; logits are divided by the `temperature`.
+    By default, that is -log p in nats. `sources` and `targets` are int arrays; logits are divided
+    by the `temperature`.
     """
     assert model.vocabulary is not None
     if not sources:
@@ -77,21 +85,23 @@ def pair_losses(model: TranslationModel, sources: Rows, targets: Rows, temperatu
     batches = PairBatches(
         pairs, vocabulary=model.vocabulary, tokens_per_batch=POSITIONS, shuffle=False
     )
-    return _losses(model, batches, temperature)
+    return _answers(model, batches, question, name, temperature)
 
 
-def _losses(model: TranslationModel, batches: PairBatches, temperature: float) -> Rows:
-    """Return -log p of the tokens of each target, `<eos>` included, in the order of the pairs."""
-    reader = reader_of(model, questions.losses)
-    losses: dict[int, np.ndarray] = {}
+def _answers(
+    model: TranslationModel, batches: PairBatches, question: Question, name: str, temperature: float
+) -> Rows:
+    """Return the answer for the tokens of each target, `<eos>` included, in the order of pairs."""
+    reader = reader_of(model, question)
+    answers: dict[int, np.ndarray] = {}
     for index in range(len(batches)):
         inputs, targets, weights = batches[index]
         segment = {"source": inputs["source"], "tokens": inputs["target"], "targets": targets}
         if temperature != 1:
             segment["temperature"] = np.full((len(targets), 1), temperature, np.float32)
-        answer = reader.predict_on_batch(segment)["losses"]
-        losses |= {
+        answer = reader.predict_on_batch(segment)[name]
+        answers |= {
             pair: row[: int(count)]
             for pair, row, count in zip(batches.pairs_of(index), answer, weights.sum(axis=1))
         }
-    return [losses[pair] for pair in range(len(losses))]
+    return [answers[pair] for pair in range(len(answers))]

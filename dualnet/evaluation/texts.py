@@ -13,7 +13,7 @@ from dualnet.builders import LanguageModel, TranslationModel, questions, reader_
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_translators, perplexity_of, vocabulary_with_eos
 from dualnet.evaluation.comparison import Comparable, Totals, totals_of
-from dualnet.evaluation.pair_perplexity import pair_losses
+from dualnet.evaluation.pair_perplexity import pair_answers
 from dualnet.evaluation.words import words_of
 from dualnet.requests import Scoring
 from dualnet.text.plain_text import check_line
@@ -142,7 +142,8 @@ def scores_of(
     if isinstance(model, TranslationModel):
         vocabulary = model.vocabulary
         words = [words_of(vocabulary, check_line("text", item)) for item in texts]
-        losses = pair_losses(model, sources, [item.ids for item in words], temperature)
+        targets = [item.ids for item in words]
+        losses = pair_answers(model, sources, targets, temperature=temperature)
         words = [item.ended(vocabulary.require_eos()) for item in words]
     else:
         vocabulary, eos_id = vocabulary_with_eos(model)

@@ -10,16 +10,14 @@ import numpy as np
 from dualnet._checks import ArgumentError
 from dualnet._columns import texts_of
 from dualnet._types import Tensors
-from dualnet.builders import Graph, TranslationModel, reader_of
+from dualnet.builders import Graph, TranslationModel
 from dualnet.evaluation.arguments import check_translators
+from dualnet.evaluation.pair_perplexity import pair_answers
 from dualnet.generation import translation
-from dualnet.generation.beam import batches_by_length
-from dualnet.generation.translation import Translation, padded
+from dualnet.generation.translation import Translation
 from dualnet.requests import TranslatingArguments
 from dualnet.text import Tokenizer
 from dualnet.text.plain_text import check_line
-
-ROWS = 64  # pairs that are read side by side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,20 +106,16 @@ def alignments(
     vocabulary = model.vocabulary
     targets = [_ids(target, vocabulary) for target in translations]
     sources = [model.source_vocabulary.encode(text) for text in texts]
-    reader = reader_of(model, _weights)
-    aligned: dict[int, Alignment] = {}
-    lengths = [max(map(len, pair)) for pair in zip(sources, targets)]
-    for batch in batches_by_length(lengths, rows=ROWS, copies=1):
-        inputs = [np.concatenate([[vocabulary.eos_id], targets[i][:-1]]) for i in batch]
-        segment = {"source": padded([sources[i] for i in batch]), "tokens": padded(inputs)}
-        for i, rows in zip(batch, reader.predict_on_batch(segment)["weights"]):
-            source, columns = model.source_vocabulary.whole_units(sources[i])
-            target, starts = vocabulary.whole_units(targets[i])
-            counts = np.diff(starts, append=len(targets[i]))
-            rows = np.add.reduceat(rows[: len(targets[i]), : len(sources[i])], starts)
-            rows = np.add.reduceat(rows / counts[:, None], columns, axis=1)
-            aligned[i] = Alignment(tuple(source), tuple(target), rows.astype("float32"))
-    return [aligned[i] for i in range(len(texts))]
+    weights = pair_answers(model, sources, targets, _weights, "weights")
+    aligned = []
+    for source_ids, target_ids, rows in zip(sources, targets, weights):
+        source, columns = model.source_vocabulary.whole_units(source_ids)
+        target, starts = vocabulary.whole_units(target_ids)
+        counts = np.diff(starts, append=len(target_ids))
+        rows = np.add.reduceat(rows[: len(target_ids), : len(source_ids)], starts)
+        rows = np.add.reduceat(rows / counts[:, None], columns, axis=1)
+        aligned.append(Alignment(tuple(source), tuple(target), rows.astype("float32")))
+    return aligned
 
 
 def _ids(translation: str | Translation, vocabulary: Tokenizer) -> np.ndarray:

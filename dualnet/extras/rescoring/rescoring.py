@@ -14,7 +14,7 @@ from dualnet.adaptation.dynamic import adapting
 from dualnet.builders import LanguageModel, TranslationModel, questions, reader_of
 from dualnet.evaluation import scoring
 from dualnet.evaluation.arguments import check_sentences, check_translators, vocabulary_with_eos
-from dualnet.evaluation.pair_perplexity import pair_losses
+from dualnet.evaluation.pair_perplexity import pair_answers
 from dualnet.extras.rescoring.lists import Hypothesis, NBest, numbered, weighted, with_scores
 from dualnet.extras.rescoring.tuning import check_lists
 from dualnet.requests import Rescoring, RescoringArguments
@@ -175,7 +175,7 @@ class _Scorer:
                 ids = encode(check_line("sources", source or ""))
                 sources += [ids] * len(nbest.hypotheses)
             targets = [stream[1:-1] for stream in streams]
-            losses = pair_losses(self.model, sources, targets, temperature=1.0)
+            losses = pair_answers(self.model, sources, targets)
         else:
             reader = reader_of(self.adapted, questions.losses)
             losses = scoring.read(reader, streams, begin=self.states)["losses"]
