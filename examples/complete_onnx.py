@@ -123,7 +123,7 @@ class Completer:
 
         sums = defaultdict(float)
         for total, so_far in found:
-            sums[so_far.decode(errors="replace").removeprefix(" ")] += float(np.exp(total)) / mass
+            sums[so_far.decode(errors="replace").removeprefix(" ")] += float(np.exp(total) / mass)
         known = {*self.known, *words, *words_in(text)}
         offered = [(p, w) for w, p in sums.items() if w in known and w[-1] not in APOSTROPHES]
         return [(w, p) for p, w in sorted(offered, reverse=True)[:K]]
