@@ -514,3 +514,23 @@ def test_minicons_scores_tokens_and_minimal_pairs_as_dualnet(client):
     sums = lm.sequence_score(SENTENCES, reduction=lambda x: x.sum(0).item(), bos_token=True)
     scores = [score.log_probabilities.sum() for score in dualnet.score(model, SENTENCES)]
     np.testing.assert_allclose(sums, scores, rtol=1e-5)
+
+
+@on_torch
+def test_minicons_corrects_words_as_dualnet_where_no_text_ends(tmp_path):
+    scorer = pytest.importorskip("minicons.scorer", reason=REASON)
+    settings = {"units": 6, "tied": False, "output_bias": True}
+    model = strong(small(TOKENIZERS["bpe"], **settings), TOKENIZERS["bpe"])
+    bias = array(model.get_layer("output").bias).copy()
+    # What minicons does not count among the ends of a word: `<eos>`, tabs and newlines.
+    bias[model.vocabulary.eos_id] = -100
+    bias[[piece[:1] in b"\t\n\v\f\r" and piece > b"" for piece in model.vocabulary.spelling]] = -100
+    model.get_layer("output").bias.assign(bias)
+    lm = scorer.IncrementalLMScorer(exported(model, tmp_path), "cpu")
+    of_words = {"tokenize_function": str.split, "bos_token": True, "surprisal": True}
+    found = lm.word_score_tokenized(SENTENCES, bow_correction=True, base_two=True, **of_words)
+    found = [pair for text in found for pair in text if pair[0] in TEXT.split()]
+    records = dualnet.surprisal(model, SENTENCES, words=True, bow_correction=True)
+    assert [word for word, _ in found] == [record["token"] for record in records]
+    expected = [record["surprisal"] for record in records]
+    np.testing.assert_allclose([bits for _, bits in found], expected, rtol=1e-4, atol=1e-4)
