@@ -1,12 +1,17 @@
 """Scorers: rows and totals of texts that come block by block, however many there are."""
 
+import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dualnet._checks import ArgumentError
 from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.corpora.sentence_pairs import SentencePair
 from dualnet.evaluation.comparison import Totals
+from dualnet.evaluation.minimal_pair_accuracy import Accuracy, MinimalPairs, minimal_pairs
 from dualnet.evaluation.texts import scores_of
 from dualnet.requests import Scoring, Surprising
 
@@ -96,3 +101,62 @@ class SurprisalScorer(TextScorer):
             rows += of_text
             self.totals += totals
         return rows
+
+
+class PairScorer:
+    """Scores minimal pairs, a row for each; as `dualnet.minimal_pairs`.
+
+    Attributes:
+        columns: As of `TextScorer`.
+    """
+
+    columns = {
+        "sentence_id": int, "UID": str, "field": str, "sentence_good": str, "sentence_bad": str,
+        "log_probability_good": float, "log_probability_bad": float, "difference": float,
+        "correct": bool,
+    }  # fmt: skip
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model = model
+        self.by: dict[str, dict[str, Accuracy]] = {
+            kind: collections.defaultdict(Accuracy) for kind in ("uid", "field")
+        }
+        self.tokens = self.unknown = 0
+
+    def rows(self, pairs: Sequence[SentencePair], first: int = 1) -> list[Row]:
+        """Return the rows of the next pairs, of which the first has this `sentence_id`."""
+        result = minimal_pairs(self.model, pairs)
+        for kind, by in self.by.items():
+            for name, accuracy in getattr(result, f"by_{kind}").items():
+                by[name] += accuracy
+        self.tokens += result.tokens
+        self.unknown += round(result.unknown * result.tokens)
+        return [{**row, "sentence_id": i} for i, row in enumerate(result.rows(), first)]
+
+    @property
+    def totals(self) -> MinimalPairs:
+        """The accuracies on all pairs so far."""
+        return MinimalPairs(
+            overall=sum(self.by["uid"].values(), Accuracy()),
+            by_uid=dict(self.by["uid"]),
+            by_field=dict(self.by["field"]),
+            log_probabilities=np.empty((0, 2)),
+            unknown=self.unknown / max(self.tokens, 1),
+            tokens=self.tokens,
+        )
+
+    def state(self) -> Row:
+        """Return the totals as JSON."""
+        by = {
+            kind: {name: dataclasses.astuple(each) for name, each in accuracies.items()}
+            for kind, accuracies in self.by.items()
+        }
+        return {"tokens": self.tokens, "unknown": self.unknown, **by}
+
+    def restore(self, state: Row) -> None:
+        self.tokens, self.unknown = state["tokens"], state["unknown"]
+        for kind, by in self.by.items():
+            by.update({name: Accuracy(*numbers) for name, numbers in state[kind].items()})
+
+
+Scorer = TextScorer | PairScorer

@@ -397,6 +397,16 @@ def type_in(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
+def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
+    train = f"train lstm --corpus {folder} --output {tmp_path}/RUN --set units=4 batch_size=4"
+    told = cli(f"{train} --epochs 1800 --dry-run")
+    takes = r"An epoch takes about [\d.]+ s here, 1800 epochs about [\d.,]+ (s|min|h)\. Nothing"
+    assert re.match(takes, told)
+    assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
+    assert "`keep_every` must be" in cli.refused(f"{train} --dry-run --keep-every 5..1")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_prompts_are_continued(cli, run, monkeypatch):
     command = f"generate {run} --prompt 'the cat' --prompt the --max-tokens 7"

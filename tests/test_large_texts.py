@@ -1,4 +1,4 @@
-"""Texts beyond memory: rows as they come, shards, and work that is resumed."""
+"""Texts beyond memory: rows as they come, shards, parts of Parquet, and work that is resumed."""
 
 import concurrent.futures
 import csv
@@ -17,16 +17,22 @@ import pytest
 
 import dualnet
 from dualnet import _files, scorers
+from dualnet.cli import outputs
 from dualnet.corpora import records
 from dualnet.runs import Run
 from dualnet.text import ByteTokenizer, Vocabulary
 from tests.checks import needed, once, small
 
 LINES = [f"{'word ' * (1 + i * 7 % 5)}{i}\n" for i in range(40)]
-BLOCK = 100  # bytes: some 7 blocks of LINES
+PAIRS = [
+    {"sentence_good": f"a cat {i}", "sentence_bad": f"{'cat ' * (i % 3)}a {i}", "UID": f"u{i % 2}"}
+    for i in range(12)
+]
+BLOCK = 100  # bytes: some 7 blocks of LINES and 12 of PAIRS
 FORMATS = {
     "scores": "score {model} {lines}",
     "surprisal": "score {model} {lines} --format surprisal --words --entropy",
+    "pairs": "minimal-pairs {model} {pairs}",
 }
 
 pytestmark = [once, pytest.mark.usefixtures("small_blocks")]
@@ -34,12 +40,14 @@ pytestmark = [once, pytest.mark.usefixtures("small_blocks")]
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
-    """Paths of a model and of lines; beside them the same, compressed."""
+    """Paths of a model, of lines and of pairs; and of the same, compressed."""
     folder = tmp_path_factory.mktemp("large")
-    paths = {name: folder / name for name in ("model.keras", "lines.txt")}
+    paths = {name: folder / name for name in ("model.keras", "lines.txt", "pairs.jsonl")}
     small(ByteTokenizer(), units=4).save(paths["model.keras"])
     paths["lines.txt"].write_text("".join(LINES))
-    folder.joinpath("lines.txt.gz").write_bytes(gzip.compress(paths["lines.txt"].read_bytes()))
+    paths["pairs.jsonl"].write_text("".join(json.dumps(pair) + "\n\n" for pair in PAIRS))
+    for name in ("lines.txt", "pairs.jsonl"):
+        folder.joinpath(f"{name}.gz").write_bytes(gzip.compress(paths[name].read_bytes()))
     return {name.split(".")[0]: path for name, path in paths.items()}
 
 
@@ -74,7 +82,7 @@ def killed(monkeypatch):
     """Return a function that lets the scoring of block N end in an error, once."""
 
     def kill(number):
-        for kind in (scorers.TextScorer, scorers.SurprisalScorer):
+        for kind in (scorers.TextScorer, scorers.SurprisalScorer, scorers.PairScorer):
             monkeypatch.setattr(kind, "rows", rows_of(kind.rows, number))
 
     def rows_of(original, number):
@@ -142,7 +150,7 @@ def test_shards_one_after_another_are_the_whole(cli, command, suffix, tmp_path, 
     written = [(tmp_path / f"{i}.{suffix}").read_bytes() for i in shards]
     assert b"".join(written) == (tmp_path / f"whole.{suffix}").read_bytes()
     assert (b"" in written) == (count > 3)
-    for name in ("tokens", "texts"):
+    for name in {"tokens", "texts", "pairs"} & whole.keys():
         assert sum(part[name] for part in parts) == whole[name]
     if "--format" in command:
         printed = "".join(cli(f"{command} --shard {i}/{count}") for i in shards)
@@ -166,7 +174,13 @@ def test_resumed_work_equals_uninterrupted_work(cli, command, suffix, tmp_path, 
 
 @pytest.mark.usefixtures("loaded_once")
 @pytest.mark.slow
-def test_work_that_learns_is_not_resumed_with_fixed_weights(cli, places, tmp_path):
+def test_work_is_resumed_with_the_same_files_in_order_and_as_fixed_as_it_was(cli, places, tmp_path):
+    pairs = tmp_path / "others.jsonl"
+    pairs.write_bytes(places["pairs"].read_bytes())
+    command, output = f"minimal-pairs {places['model']}", f"--output {tmp_path}/out.jsonl"
+    cli(f"{command} {places['pairs']} {pairs} {output}")
+    said = cli.refused(f"{command} {pairs} {places['pairs']} {output} --resume")
+    assert "was begun with files = ['pairs.jsonl', 'others.jsonl']" in said
     command = f"score {places['model']} {places['lines']} --format surprisal"
     command += f" --output {tmp_path}/a.jsonl"
     cli(f"{command} --adapt --set learning_rate=0.1 --rule sgd")
@@ -174,20 +188,21 @@ def test_work_that_learns_is_not_resumed_with_fixed_weights(cli, places, tmp_pat
 
 
 def test_compressed_files_and_pipes_are_read_alike(cli, command, tmp_path, places, monkeypatch):
-    packed = command.replace("lines.txt", "lines.txt.gz")
+    packed = command.replace("lines.txt", "lines.txt.gz").replace("pairs.jsonl", "pairs.jsonl.gz")
     cli(f"{command} --output {tmp_path}/a.jsonl")
     cli(f"{packed} --output {tmp_path}/b.jsonl")
     for i in (1, 2):
         cli(f"{packed} --output {tmp_path}/{i}.jsonl --shard {i}/2")
     joined = b"".join((tmp_path / f"{i}.jsonl").read_bytes() for i in (1, 2))
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes() == joined
-    data = gzip.compress(places["lines"].read_bytes())
-    for name, option in (("c", ""), ("d", " --shard 1/2")):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        line = command.replace(str(places["lines"]), "") + f" --output {tmp_path}/{name}.jsonl"
-        code, _, said = cli.call(line + option)
-        assert code == 2 * bool(option) and ("whose size is known" in said) == bool(option)
-    assert (tmp_path / "c.jsonl").read_bytes() == joined
+    if "score" in command:
+        data = gzip.compress(places["lines"].read_bytes())
+        for name, option in (("c", ""), ("d", " --shard 1/2")):
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+            line = command.replace(str(places["lines"]), "") + f" --output {tmp_path}/{name}.jsonl"
+            code, _, said = cli.call(line + option)
+            assert code == 2 * bool(option) and ("whose size is known" in said) == bool(option)
+        assert (tmp_path / "c.jsonl").read_bytes() == joined
 
 
 @pytest.mark.usefixtures("loaded_once")
@@ -216,13 +231,14 @@ def test_rows_are_written_as_they_come(cli, places, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("loaded_once")
+@pytest.mark.parametrize("name", ["score", "minimal-pairs"])
 @pytest.mark.parametrize("damage", ["bytes", "packed"])
-def test_bad_input_is_told_with_file_and_line(cli, places, tmp_path, damage):
-    good = places["lines"].read_bytes()
+def test_bad_input_is_told_with_file_and_line(cli, places, tmp_path, name, damage):
+    good = places["lines" if name == "score" else "pairs"].read_bytes()
     path = tmp_path / "bad"
     path.write_bytes(good + b"\xff\n" if damage == "bytes" else gzip.compress(good)[:-10])
     line = good.count(b"\n") + 1
-    command = f"score {places['model']} {path} --output {tmp_path}/out.jsonl"
+    command = f"{name} {places['model']} {path} --output {tmp_path}/out.jsonl"
     if damage == "packed":
         said = cli.refused(f"{command.replace('out.jsonl', 'shard.jsonl')} --shard 1/2")
         assert str(path) in said
@@ -232,7 +248,7 @@ def test_bad_input_is_told_with_file_and_line(cli, places, tmp_path, damage):
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["sentence_id"] for row in rows] == [*range(1, len(rows) + 1)] and len(rows) > 5
     if damage == "bytes":  # once repaired, it goes on
-        path.write_bytes(good + b".\n")
+        path.write_bytes(good + b"\n\n" if name == "minimal-pairs" else good + b".\n")
         cli(f"{command} --resume")
 
 
@@ -298,7 +314,7 @@ def test_resumed_work_reads_the_same_text_with_the_same_tokeniser(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--output {}/a.txt", "must end in .jsonl or .tsv"),
+        ("--output {}/a.txt", "must end in .jsonl, .tsv or .parquet"),
         ("--resume", "`--resume` needs --output"),
         ("--shard 0/3", "I from 1 to N"),
         ("--format surprisal --adapt --shard 1/2", "`--shard` cannot be combined with --adapt"),
@@ -389,6 +405,69 @@ def test_a_column_of_a_table_is_its_texts_and_without_one_names_are_told(
 def test_a_table_whose_rows_are_not_like_its_head_is_refused(cli, tmp_path, table, message):
     (tmp_path / "a.csv").write_text(table)
     assert message in cli.refused(f"score dual_lstm.english {tmp_path}/a.csv --column text")
+
+
+# --- Parquet, with pyarrow
+
+SCORES = [name for name in FORMATS if name != "pairs"]
+
+
+@pytest.fixture
+def parquet(monkeypatch):
+    """The reader of Parquet; parts hold two blocks each."""
+    monkeypatch.setattr(outputs, "PART_BLOCKS", 2)
+    [reader] = needed("parquet", "pyarrow.parquet")
+    return reader
+
+
+def parts_of(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("*.parquet")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SCORES, indirect=True)
+def test_parts_hold_the_rows_of_the_other_formats(cli, command, tmp_path, parquet):
+    totals = cli.json(f"{command} --output {tmp_path}/a.parquet")
+    assert totals == cli.json(f"{command} --output {tmp_path}/a.jsonl")
+    lines = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == [*map(json.loads, lines)]
+    names = sorted(parts_of(tmp_path / "a.parquet"))
+    assert names[:2] == ["part-00000000.parquet", "part-00000002.parquet"] and len(names) > 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SCORES, indirect=True)
+def test_shards_share_a_folder_that_holds_the_whole(cli, command, tmp_path, parquet):
+    cli(f"{command} --output {tmp_path}/whole.parquet")
+    for i in (3, 1, 2):
+        cli(f"{command} --output {tmp_path}/all.parquet --shard {i}/3")
+    whole, joined = (parquet.read_table(tmp_path / f"{name}.parquet") for name in ("whole", "all"))
+    assert joined.equals(whole)
+    said = cli.refused(f"{command} --output {tmp_path}/all.parquet --shard 1/3")
+    assert "`--output` must be new" in said
+    mixed = f"{command} --output {tmp_path}/mixed.parquet --shard"
+    cli(f"{mixed} 1/2")
+    said = cli.refused(f"{mixed} 2/2 --temperature 2")
+    assert "begun with temperature = None. Received: 2.0" in said
+    (tmp_path / "mine.parquet").mkdir()
+    (tmp_path / "mine.parquet" / "part-1.parquet").touch()
+    assert "must be new" in cli.refused(f"{command} --output {tmp_path}/mine.parquet --resume")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SCORES, indirect=True)
+def test_resumed_parts_equal_uninterrupted_ones(cli, command, tmp_path, parquet, killed):
+    expected = cli.json(f"{command} --output {tmp_path}/whole.parquet")
+    again = f"{command} --output {tmp_path}/out.parquet --resume"
+    killed(4)
+    assert "killed" in cli.refused(again)
+    begun, whole = parts_of(tmp_path / "out.parquet"), parts_of(tmp_path / "whole.parquet")
+    assert [*begun] == ["part-00000000.parquet"] and begun.items() < whole.items()
+    # The part that was not whole begins again.
+    unfinished = tmp_path / "out.parquet" / ".unfinished-part-00000002.parquet"
+    unfinished.write_bytes(b"of a killed process")
+    assert cli.json(again) == expected
+    assert parts_of(tmp_path / "out.parquet") == whole and not unfinished.exists()
 
 
 # --- processes

@@ -50,6 +50,10 @@ def test_rows_go_beside_the_columns_of_a_batch(path):
         (5, "a"), (5, "cat"), (5, "<eos>"), (6, "b"), (6, "<eos>"),
     ]  # fmt: skip
     assert [*rows[0]] == ["id", "token_id", "token", "surprisal"]
+    pairs = {"sentence_good": ["a cat"], "sentence_bad": ["b"], "item": [3]}
+    [row] = Scorer(path / "model.keras", format="pairs")(pairs).to_pylist()
+    [expected] = dualnet.minimal_pairs(model, [("a cat", "b")]).rows()
+    assert row == {"item": 3, **{name: expected[name] for name in expected if name in row}}
 
 
 def test_two_workers_of_which_one_is_killed_give_every_row_once_in_order(path, cli, tmp_path):

@@ -82,7 +82,7 @@ class Texts(Options):
             texts = texts_of("FILE", read_table(file), self.column, called="--column").texts
             return Records.of_texts(texts, "--column")
         hint = f" For a text itself, use {option}."
-        return Records.of_file(file, hint=hint, may_be_empty=may_be_empty)
+        return Records.of_files([file], hint=hint, may_be_empty=may_be_empty)
 
     def lines(self, *, may_be_empty: bool = False) -> list[str]:
         """Return the texts of `records`."""

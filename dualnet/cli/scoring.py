@@ -1,4 +1,4 @@
-"""The commands `score`, with its format `surprisal`, of inputs of any size, and `minimal-pairs`."""
+"""The commands `score`, with its format `surprisal`, and `minimal-pairs`, of inputs of any size."""
 
 import itertools
 import re
@@ -8,7 +8,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dualnet._checks import ArgumentError
 from dualnet._contexts import progress_bar
@@ -19,15 +19,16 @@ from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table
 from dualnet.cli.evaluating import ChoosesRule, with_published_rule
 from dualnet.cli.options import OfRun, OfTexts, name_of, open_language_model
-from dualnet.cli.outputs import FORMATS, Output, Row
+from dualnet.cli.outputs import FORMATS, Lines, Parts, Row
 from dualnet.corpora.records import WHOLE, Block, Records
-from dualnet.corpora.sentence_pairs import read_pairs
+from dualnet.corpora.sentence_pairs import SentencePair, files_of_pairs, pair_of
 from dualnet.requests import Scoring, Surprising
 from dualnet.runs import Run
+from dualnet.text.files import Line
 
 if TYPE_CHECKING:
     from dualnet.evaluation import Accuracy
-    from dualnet.scorers import TextScorer
+    from dualnet.scorers import Scorer, TextScorer
 
 # Of the options: what the rows depend on, beside the model and the input.
 DECISIVE = {"adapt", "format", "shard", "temperature", "entropy", "words", "split_punctuation"}
@@ -45,9 +46,10 @@ def check_shard(name: str, value: str) -> tuple[int, int]:
 def check_output(name: str, value: str) -> None:
     """Raise `ArgumentError` unless `value` can be written and its suffix names a format."""
     if Path(value).suffix not in FORMATS:
-        required = f"must end in {' or '.join(FORMATS)}, which says the format."
+        required = f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format."
         raise ArgumentError(name, required, **{name: value})
-    check_output_file(f"--{name}", value)
+    if Path(value).suffix != ".parquet":
+        check_output_file(f"--{name}", value)
 
 
 class Streaming(Options):
@@ -56,8 +58,8 @@ class Streaming(Options):
     group = "large inputs"
 
     output: str | None = field(None, check_output, metavar="FILE")
-    """Write the rows to FILE: .jsonl (an object of JSON a line) or .tsv (a table with tabs), and
-    print the totals alone."""
+    """Write the rows to FILE: .jsonl (an object of JSON a line), .tsv (a table with tabs) or
+    .parquet (a folder of numbered parts), and print the totals alone."""
 
     resume: bool = False
     """Go on where a killed command stopped to write --output, or begin."""
@@ -67,6 +69,10 @@ class Streaming(Options):
     that of the whole."""
 
     needs = {"output": ["resume"]}
+
+    def read(self, line: Line) -> Any:
+        """Return the item of a line, as the scorer takes it."""
+        return line.text
 
     def part(self) -> tuple[int, int]:
         return check_shard("shard", self.shard) if self.shard else WHOLE
@@ -159,10 +165,10 @@ def _surprisal(options: Score, texts: Records) -> Result | None:
 
 
 def _rows(
-    options: Score,
+    options: Streaming,
     run: Run,
     records: Records,
-    scorer: "TextScorer",
+    scorer: "Scorer",
 ) -> Iterator[list[Row]]:
     """Yield the rows of each block, or write all into `--output`; with `--resume`, the rest."""
     if options.output is None:
@@ -174,17 +180,19 @@ def _rows(
     words = vocabulary_of(scorer.model)
     tokenizer = [words.sha256, words.documents, words.lowercase]
     settings |= {"bytes": records.size, "weights": run.weights_sha256, "tokenizer": tokenizer}
-    number, _ = shard = options.part()
-    resume, path = options.resume, Path(options.output)
-    output = Output(path, scorer, settings, resume=resume, has_head=number == 1)
-    blocks = records.blocks(shard, after=output.after - 1)
+    if len(records.paths) > 1:  # in another order, they have other numbers
+        settings["files"] = [Path(path).name for path in records.paths]
+    path = Path(options.output)
+    format = Parts if path.suffix == ".parquet" else Lines
+    output = format(path, scorer, settings, shard=options.part(), resume=options.resume)
+    blocks = records.blocks(options.part(), after=output.after - 1)
     output.skip_written(blocks)
     output.write(_scored(options, records, scorer, blocks))
     return iter(())
 
 
 def _scored(
-    options: Score, records: Records, scorer: "TextScorer", blocks: Iterable[Block]
+    options: Streaming, records: Records, scorer: "Scorer", blocks: Iterable[Block]
 ) -> Iterator[tuple[Block, list[Row]]]:
     """Yield each block of records and its rows."""
     shows = options.output is not None or not sys.stdout.isatty()
@@ -194,7 +202,7 @@ def _scored(
         task = bar.add_task("", total=total, figures="")
         for block in blocks:
             try:
-                rows = scorer.rows([line.text for line in block.lines], block.first)
+                rows = scorer.rows([*map(options.read, block.lines)], block.first)
             except ArgumentError as error:
                 if place := _culprit(scorer, block):
                     raise ValueError(f"{error} It is in {place}.") from None
@@ -205,7 +213,7 @@ def _scored(
             bar.update(task, completed=done, figures=f"{rate:,.0f} tokens/s")
 
 
-def _culprit(scorer: "TextScorer", block: Block) -> str:
+def _culprit(scorer: "Scorer", block: Block) -> str:
     """Return the place of the text that the model's tokeniser cannot read, or ""."""
     for line in block.lines:
         try:
@@ -215,7 +223,7 @@ def _culprit(scorer: "TextScorer", block: Block) -> str:
     return ""
 
 
-def _printed(options: Score, blocks: Iterator[list[Row]], scorer: "TextScorer") -> Result | None:
+def _printed(options: Streaming, blocks: Iterator[list[Row]], scorer: "Scorer") -> Result | None:
     """Print rows with tabs between their cells, under the names of the columns; or return them."""
     if options.json:
         return Result([*itertools.chain.from_iterable(blocks)])
@@ -232,7 +240,7 @@ def _printed(options: Score, blocks: Iterator[list[Row]], scorer: "TextScorer") 
 # --- minimal pairs
 
 
-class MinimalPairs(OfRun):
+class MinimalPairs(OfRun, Streaming):
     """Options of `minimal-pairs`."""
 
     files: list[str] = argument(nargs="+", metavar="FILE")
@@ -242,8 +250,11 @@ class MinimalPairs(OfRun):
     format: str | None = choice(None, ["pairs"], metavar="pairs")
     """'pairs': print a tab-separated row for each pair, with both log-probabilities."""
 
+    def read(self, line: Line) -> SentencePair:
+        return pair_of(line)
 
-def minimal_pairs(options: MinimalPairs) -> Result:
+
+def minimal_pairs(options: MinimalPairs) -> Result | None:
     """Compute how often a RUN prefers the acceptable one of two sentences (BLiMP).
 
     Examples:
@@ -251,34 +262,33 @@ def minimal_pairs(options: MinimalPairs) -> Result:
         dualnet minimal-pairs runs/dual pairs.jsonl --format pairs
     """
     run = open_language_model(options.run_folder)
-    pairs = read_pairs(options.files)
-    console.quietly("dualnet.evaluation")
-    from dualnet import evaluation
-
+    pairs = files_of_pairs(options.files)
+    scorers = console.quietly("dualnet.scorers")
     model = run.model()
-    found = evaluation.minimal_pairs(model, pairs)
-    if options.format == "pairs":
-        figures = found.rows()
-        cells = [figures[0], *(row.values() for row in figures)]
-        lines = ("\t".join(map(console.cell, row)) for row in cells)
-        return Result(figures, "\n".join(lines))
-    overall, groups = found.overall, {"UID": found.by_uid, "field": found.by_field}
+    scorer = scorers.PairScorer(model)
+    blocks = _rows(options, run, pairs, scorer)
+    if options.format == "pairs" and options.output is None:
+        return _printed(options, blocks, scorer)
+    for _ in blocks:
+        pass
+    totals, overall = scorer.totals, scorer.totals.overall
+    groups = {"UID": totals.by_uid, "field": totals.by_field}
     result = {
         **_accuracy(overall),
-        "mean_accuracy": found.mean_accuracy,
-        "unknown": found.unknown,
+        "mean_accuracy": totals.mean_accuracy,
+        "unknown": totals.unknown,
         **{group: {name: _accuracy(of[name]) for name in of} for group, of in groups.items()},
         "model": name_of(run, model),
     }
-    table_rows = []
+    rows = []
     for group, accuracies in {**groups, "overall": {"": overall}}.items():
         for name, accuracy in accuracies.items():
             low, high = (f"{100 * bound:.1f}" for bound in accuracy.interval)
             share, interval = f"{accuracy.accuracy:.1%}", f"{low} to {high}"
-            table_rows.append([group, name, share, interval, accuracy.pairs, accuracy.ties])
-    table = Table(["", "", "accuracy", "95% interval", "pairs", "ties"], table_rows)
+            rows.append([group, name, share, interval, accuracy.pairs, accuracy.ties])
+    table = Table(["", "", "accuracy", "95% interval", "pairs", "ties"], rows)
     note = f"\naccuracy {overall.accuracy:.1%} on {overall.pairs:,} pairs, mean of the UIDs "
-    return Result(result, table, f"{note}{found.mean_accuracy:.1%}; a tie counts as wrong")
+    return Result(result, table, f"{note}{totals.mean_accuracy:.1%}; a tie counts as wrong")
 
 
 def _accuracy(result: "Accuracy") -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The commands that make RUN folders: `train`, `gate` and `ensemble`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dualnet import zoo
 from dualnet._checks import ArgumentError, check_choice, check_count, check_rate, is_number
@@ -62,11 +62,14 @@ class Train(ReadingPairs, Training, OfModel):
     weights: str | None = field(None, metavar="RUN")
     """Start from the weights of this RUN folder, shipped model or .keras file."""
 
+    dry_run: bool = False
+    """Say how long an epoch takes on this machine, from a few steps, and write nothing."""
+
     seeds: list[int] | None = None
     """Train once for each of these seeds, into RUN/seed-N, and show mean and deviation."""
 
     needs = {"pairs": ["lowercase"]}
-    excludes = {"seed": ["seeds"]}
+    excludes = {"seed": ["seeds"], "dry_run": ["resume", "seeds"]}
 
 
 class Gate(Training, OfRun):
@@ -102,7 +105,9 @@ def train(options: Train) -> Result:
     corpus = _corpus_or_pairs(options, card)
     training = quietly("dualnet.training", seeds=True)
     read_as = options.reading() if options.pairs is None else {}
-    of_command = {"name", "card_for", *ReadingPairs.names()}
+    if options.dry_run:
+        return _dry_run(options, model, corpus, {**read_as, **options.settings})
+    of_command = {"name", "card_for", "dry_run", *ReadingPairs.names()}
     settings = {**options.arguments_of(*of_command), **read_as}
     if options.seeds is None:
         return _result(training.train(model, corpus, **settings))
@@ -116,6 +121,23 @@ def train(options: Train) -> Result:
     means = (f"{mean[k]:.{n}f} ± {deviation[k]:.{n}f}" for k, n in digits.items())
     rows.append(["mean", "", *means])
     return Result(result, Table(["seed", "best epoch", *(SEEDS[key] for key in digits)], rows))
+
+
+def _dry_run(
+    options: Train, model: str | Card, corpus: str | Corpus | PairCorpus, settings: dict[str, Any]
+) -> Result:
+    """Return about how long an epoch takes, and all of them."""
+    from dualnet import training
+    from dualnet.training.reporting import told_time
+
+    settings["keep_every"] = options.keep_every or ""
+    epochs = options.epochs
+    if epochs is None:
+        card = model if isinstance(model, Card) else training.card_for(model, corpus)
+        epochs = training.split_overrides(card, {})[1].epochs
+    seconds = training.epoch_seconds(model, corpus, weights=options.weights, **settings)
+    result = {"seconds_per_epoch": seconds, "epochs": epochs}
+    return Result(result, f"{told_time(seconds, epochs)} Nothing was written.")
 
 
 def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:

@@ -30,7 +30,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Records:
-    """Texts, in memory or in a file, which are read anew each time.
+    """Texts, in memory or in files, which are read anew each time.
 
     They are divided into blocks by where they begin, so that a shard, and a run that is resumed,
     has the blocks of the whole: the rounding of a score depends on what is read beside it.
@@ -38,11 +38,13 @@ class Records:
     Attributes:
         read: Function that yields all texts.
         size: The number of bytes, packed where they are; None if that of a pipe is not known.
-        packed: Whether gzip compresses them.
+        paths: The files that they are read from.
+        packed: Whether gzip compresses one of these.
     """
 
     read: Callable[[], Iterable[Line]]
     size: int | None
+    paths: Sequence[StrPath] = ()
     packed: bool = False
 
     @classmethod
@@ -56,37 +58,42 @@ class Records:
         return cls(lambda: records, ends[-1])
 
     @classmethod
-    def of_file(cls, path: StrPath, *, hint: str, may_be_empty: bool = False) -> Self:
-        """Return the lines of a text file, plain or compressed by gzip.
+    def of_files(
+        cls, paths: Sequence[StrPath], *, hint: str, blank: bool = True, may_be_empty: bool = False
+    ) -> Self:
+        """Return the lines of text files, plain or compressed by gzip.
 
         Args:
-            path: Its path; "-" is standard input.
+            paths: Their paths; "-" is standard input.
             hint: Ends the error about a file that cannot be read.
+            blank: Whether a blank line is a text.
             may_be_empty: Whether there may be no text.
 
         Raises:
-            ValueError: if the file cannot be read.
+            ValueError: if a file cannot be read.
         """
-        size, packed = None, False
-        if path != "-" and not Path(path).is_fifo():
-            try:
-                with opened(path) as file:  # now, rather than when a model is loaded
-                    packed = isinstance(file, GzipFile)
-            except OSError as error:
-                received = f"Received: {str(path)!r}: {error.strerror}."
-                raise ValueError(f"FILE must be a text file. {received}{hint}") from None
-            size = Path(path).stat().st_size
+        files = [path for path in map(Path, paths) if path != Path("-") and not path.is_fifo()]
+        packed = False
+        try:
+            for path in files:  # now, rather than when a model is loaded
+                with opened(path) as file:
+                    packed |= isinstance(file, GzipFile)
+        except OSError as error:
+            received = f"Received: {str(path)!r}: {error.strerror}."
+            raise ValueError(f"FILE must be a text file. {received}{hint}") from None
+        size = sum(path.stat().st_size for path in files) if len(files) == len(paths) else None
 
         def read() -> Iterator[Line]:
-            is_refused = not may_be_empty
-            for line in lines(path):
-                is_refused = False
-                yield line
-            if is_refused:
-                received = f"Received: {source_of(path)!r}, which is empty."
-                raise ValueError(f"FILE must hold text. {received}")
+            is_empty = True
+            for line in lines(*paths):
+                if blank or line.text.strip():
+                    is_empty = False
+                    yield line
+            if is_empty and not may_be_empty:
+                source = ", ".join(map(source_of, paths))
+                raise ValueError(f"FILE must hold text. Received: {source!r}, which is empty.")
 
-        return cls(read, size, packed)
+        return cls(read, size, paths, packed)
 
     def blocks(self, shard: tuple[int, int] = WHOLE, *, after: int = 0) -> Iterator[Block]:
         """Yield the blocks of a shard, `(number, count)`, from that of index `after` on.
@@ -114,4 +121,4 @@ class Records:
             raise ArgumentError("--shard", message)
         if not self.packed:
             return self.size
-        return max((line.end for line in self.read()), default=0)
+        return max((line.end for line in lines(*self.paths)), default=0)

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, StrPath
 from dualnet._columns import Column, column_of, columns_of
 from dualnet.corpora.records import Records
 from dualnet.text.files import Line
 from dualnet.text.plain_text import SURROGATE
 
 SENTENCES = ("sentence_good", "sentence_bad")
-HINT = " In Python, one pair of sentences is [(good, bad)]."
 KEYS = (*SENTENCES, "UID", "field")  # of a record, in the order of the attributes of its pair
 
 
@@ -72,8 +71,7 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
     sentence_pairs: list[SentencePair] = []
     for number, item in enumerate(pairs, 1):
         if isinstance(item, (str, os.PathLike)):
-            lines = Records.of_file(item, hint=HINT).read()
-            sentence_pairs += [_pair_of(line) for line in lines if line.text.strip()]
+            sentence_pairs += map(pair_of, files_of_pairs([item]).read())
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
@@ -95,7 +93,13 @@ def _rows(table: Any, names: list[Any], sentences: Sequence[Column]) -> Iterator
     return (dict(zip(sources, values)) for values in zip(*columns, strict=True))
 
 
-def _pair_of(line: Line) -> SentencePair:
+def files_of_pairs(paths: Sequence[StrPath]) -> Records:
+    """Return the files of minimal pairs at `paths`, one in each line that is not blank."""
+    hint = " In Python, one pair of sentences is [(good, bad)]."
+    return Records.of_files(paths, hint=hint, blank=False)
+
+
+def pair_of(line: Line) -> SentencePair:
     """Return the minimal pair of a line of a file."""
     try:
         record = json.loads(line.text)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,6 +50,9 @@ class Accuracy:
         share = f"{self.accuracy:.1%} of {self.pairs:,} pairs, {low:.1%} to {high:.1%}"
         return f"Accuracy({share}, ties={self.ties})"
 
+    def __add__(self, other: "Accuracy") -> "Accuracy":
+        return Accuracy(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
+
     @property
     def accuracy(self) -> float:
         return self.correct / self.pairs if self.pairs else 0.0
@@ -79,6 +83,7 @@ class MinimalPairs:
         unknown: float. The share of the tokens that the model reads as `<unk>`.
         pairs: The pairs, each with `good`, `bad`, `uid` and `field`.
         labels: Index of the DataFrame that they come from, or None.
+        tokens: Number of tokens of all sentences.
     """
 
     overall: Accuracy
@@ -88,6 +93,7 @@ class MinimalPairs:
     unknown: float
     pairs: Sequence[SentencePair] = dataclasses.field(default=(), repr=False)
     labels: Any = dataclasses.field(default=None, repr=False, compare=False)
+    tokens: int = dataclasses.field(default=0, repr=False)
 
     @property
     def mean_accuracy(self) -> float:
@@ -198,6 +204,7 @@ def minimal_pairs(
         unknown=float(np.mean(tokens == vocabulary.unk_id)),
         pairs=tuple(sentence_pairs),
         labels=labels_of(pairs),
+        tokens=len(tokens),
     )
 
 

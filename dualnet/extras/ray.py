@@ -7,25 +7,27 @@ import numpy as np
 from dualnet._checks import ArgumentError, StrPath, check_choice
 from dualnet._columns import ManyTexts, columns_of, texts_of, to_arrow
 from dualnet.adaptation.surprisals import surprisals
+from dualnet.corpora.sentence_pairs import read_pairs
 from dualnet.requests import Scoring, Surprising
 from dualnet.runs import load
-from dualnet.scorers import SurprisalScorer, TextScorer
+from dualnet.scorers import PairScorer, SurprisalScorer, TextScorer
 
 __all__ = ["Scorer"]
 
-FORMATS = ("scores", "surprisal")
+FORMATS = ("scores", "surprisal", "pairs")
 
 
 class Scorer:
     """Scores the batches of `ray.data.Dataset.map_batches`, each actor with a model of its own.
 
-    The rows are those of `dualnet score --output`, without the `sentence_id`, which no actor
-    knows, beside the other columns of the batch. A batch that Ray gives to another actor, after one
-    has died, is scored again as a whole.
+    The rows are those of `dualnet score --output` and `dualnet minimal-pairs --output`, without
+    the `sentence_id`, which no actor knows, beside the other columns of the batch. A batch that
+    Ray gives to another actor, after one has died, is scored again as a whole.
 
     Args:
         run: path of a RUN folder or a `.keras` file, or the name of a shipped model.
-        format: "scores", a row for each text; or "surprisal", for each token or word.
+        format: "scores", a row for each text; "surprisal", for each token or word; or "pairs", for
+            each minimal pair, whose columns are `sentence_good` and `sentence_bad`.
         column: str. The column that holds the texts. It is left out of the rows of surprisal.
         end: str. Ends each text: `ray.data.read_text` takes the newline off a line, which the
             command scores. "" for texts as they are.
@@ -67,15 +69,22 @@ class Scorer:
             message = "must be False: the weights would depend on which texts an actor has read."
             raise ArgumentError("adapt", message, adapt=True)
         model = load(run)
-        self.scorer = TextScorer(model, request)
-        if isinstance(request, Surprising):
+        self.scorer: Any
+        if format == "pairs":
+            self.scorer = PairScorer(model)
+        elif isinstance(request, Surprising):
             self._context = surprisals(model, request)  # kept open
             self.scorer = SurprisalScorer(model, request, self._context.__enter__())
+        else:
+            self.scorer = TextScorer(model, request)
 
     def __call__(self, batch: ManyTexts) -> Any:
         """Return the `pyarrow.Table` of the rows of a batch: a dict, of pandas or of Arrow."""
-        texts = texts_of("batch", batch, self.column).texts
-        rows = self.scorer.rows([text + self.end for text in texts])
+        if self.format == "pairs":
+            items: Any = read_pairs(batch)
+        else:
+            items = [text + self.end for text in texts_of("batch", batch, self.column).texts]
+        rows = self.scorer.rows(items)
         places = np.array([row["sentence_id"] - 1 for row in rows], int)
         kinds = {name: kind for name, kind in self.scorer.columns.items() if name != "sentence_id"}
         left_out = {*kinds, self.column if self.format == "surprisal" else ""}

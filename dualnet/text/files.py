@@ -37,7 +37,7 @@ class Line(NamedTuple):
     number: int
     """Its number there, from 1."""
     start: int
-    """How many bytes are before it."""
+    """How many bytes are before it, in all files that are read."""
     end: int
 
     @property
@@ -45,26 +45,30 @@ class Line(NamedTuple):
         return f"{self.source!r}, line {self.number}"
 
 
-def lines(path: StrPath) -> Iterator[Line]:
-    """Yield the lines of a file; "-" is standard input, and gzip is unpacked.
+def lines(*paths: StrPath) -> Iterator[Line]:
+    """Yield the lines of files one after another; "-" is standard input, and gzip is unpacked.
 
     Only a newline ends a line, and "\\r\\n" becomes one.
 
     Raises:
-        ValueError: if the file is not UTF-8, or its compression is damaged.
+        ValueError: if a file is not UTF-8, or its compression is damaged.
     """
-    source, number, start = source_of(path), 0, 0
-    try:
-        with opened(path) as file:
-            for number, data in enumerate(file, 1):
-                if number == 1:
-                    check_line_end(data, source)
-                text, end = text_of(data, source, offset=start, line=number), start + len(data)
-                yield Line(text, source, number, start, end)
-                start = end
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        received = f"Received: {source!r}, after line {number}: {error}."
-        raise ValueError(f"A file compressed by gzip must be intact. {received}") from None
+    start = 0
+    for path in paths:
+        source, number, offset = source_of(path), 0, 0
+        try:
+            with opened(path) as file:
+                for number, data in enumerate(file, 1):
+                    if number == 1:
+                        check_line_end(data, source)
+                    text = text_of(data, source, offset=offset, line=number)
+                    end = offset + len(data)
+                    yield Line(text, source, number, start + offset, start + end)
+                    offset = end
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            received = f"Received: {source!r}, after line {number}: {error}."
+            raise ValueError(f"A file compressed by gzip must be intact. {received}") from None
+        start += offset
 
 
 @contextlib.contextmanager

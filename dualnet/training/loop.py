@@ -7,6 +7,7 @@ import json
 import platform
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -47,6 +48,8 @@ from dualnet.training.start import (
     resumed,
 )
 from dualnet.training.user_callbacks import UserCallbacks
+
+ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
 
 
 class TrainingArguments(ModelSettings, RecipeArguments, ReadingCorpusArguments, total=False):
@@ -214,6 +217,44 @@ def train(
         all_callbacks.end()
         all_callbacks.tables.write()  # a kill may have come between checkpoint and tables
         return _finish(training, evaluate=evaluate)
+
+
+def epoch_seconds(
+    name: StrPath | Card,
+    corpus: Corpus | PairCorpus | str,
+    *,
+    weights: StrPath | None = None,
+    **settings: Unpack[TrainingArguments],
+) -> float:
+    """Return about how many seconds the training steps of an epoch take on this machine.
+
+    A model is built as `train` builds it, takes some steps and is thrown away. Nothing is kept.
+
+    Args:
+        name, corpus, weights: as for `train`.
+        **settings: how to read the corpus, and other settings, as for `train`.
+
+    Raises:
+        ValueError: as `train`, before its first step.
+
+    Example:
+
+    >>> from dualnet import corpora, training
+    >>> corpus = corpora.load("python-reference")
+    >>> training.epoch_seconds("lstm", corpus, units=4, batch_size=1000) > 0
+    True
+    """
+    training = prepare(name, corpus, Path("RUN"), seed=None, weights=weights, settings=settings)
+    model, batches = training.model, training.batches
+    model.fit(batches, steps_per_epoch=1, verbose=0)  # compiles
+    steps = 1
+    while True:
+        began = time.perf_counter()
+        model.fit(batches, steps_per_epoch=steps, verbose=0)
+        seconds = time.perf_counter() - began
+        if steps == training.steps or seconds > ENOUGH_SECONDS:
+            return seconds * training.steps / steps
+        steps = min(4 * steps, training.steps)
 
 
 def _tell_of_start(training: Training, name: StrPath | Card, *, is_new: bool) -> None:
