@@ -410,6 +410,14 @@ def test_fine_tuning_says_where_it_began(run, tmp_path, capsys):
         run.folder, tmp_path, output=tmp_path / "RUN", epochs=2, resume=True, progress=False
     )
     assert more.results["start_perplexity"] == start and "start_perplexity" not in run.results
+    write_splits(
+        tmp_path, "the fish finds the dog\n" * 20, valid="dog dog finds finds the the\n" * 20
+    )
+    settings |= {"learning_rate": 0.5, "evaluate": False}
+    worse = dualnet.train(run.folder, tmp_path, output=tmp_path / "WORSE", **settings)
+    message = r"worse than before the first step, ([\d.]+)\. Try a smaller learning_rate than 0.5\."
+    [start] = re.findall(message, capsys.readouterr().err)
+    assert worse.history[0]["val_perplexity"] > float(start)
 
 
 def test_what_does_not_fit_the_run_to_go_on_from_is_refused(run, tmp_path):

@@ -64,6 +64,12 @@ class Report(Stage):
             f"valid {row['val_perplexity']:.2f}{bleu}  {row['tokens_per_second']:,.0f} tokens/s  "
             f"{row['seconds']:.0f} s"
         )
+        start = self.training.progress.start
+        if start is not None and row["val_perplexity"] > start:
+            self.print(
+                f"Validation is worse than before the first step, {start:.2f}. Try a smaller "
+                f"learning_rate than {row['learning_rate']:g}."
+            )
         size = len(self.training.corpus.vocabulary)
         if row["val_perplexity"] > size:
             self.print(
