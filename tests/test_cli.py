@@ -402,6 +402,7 @@ def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
     told = cli(f"{train} --epochs 1800 --dry-run")
     takes = r"An epoch takes about [\d.]+ s here, 1800 epochs about [\d.,]+ (s|min|h)\. Nothing"
     assert re.match(takes, told)
+    assert "\nWith --set units=2: An epoch takes about " in told
     assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
     assert "`keep_every` must be" in cli.refused(f"{train} --dry-run --keep-every 5..1")
     assert not list(tmp_path.iterdir())

@@ -126,18 +126,26 @@ def train(options: Train) -> Result:
 def _dry_run(
     options: Train, model: str | Card, corpus: str | Corpus | PairCorpus, settings: dict[str, Any]
 ) -> Result:
-    """Return about how long an epoch takes, and all of them."""
+    """Return about how long an epoch takes, and all; also of a new model with half the units."""
     from dualnet import training
     from dualnet.training.reporting import told_time
 
     settings["keep_every"] = options.keep_every or ""
     epochs = options.epochs
+    card = model if isinstance(model, Card) else training.card_for(model, corpus)
     if epochs is None:
-        card = model if isinstance(model, Card) else training.card_for(model, corpus)
         epochs = training.split_overrides(card, {})[1].epochs
     seconds = training.epoch_seconds(model, corpus, weights=options.weights, **settings)
     result = {"seconds_per_epoch": seconds, "epochs": epochs}
-    return Result(result, f"{told_time(seconds, epochs)} Nothing was written.")
+    lines = [f"{told_time(seconds, epochs)} Nothing was written."]
+    sizes = [n for key, n in card.config.items() if key.endswith("units") and is_number(n)]
+    units = settings.get("units") or max(sizes, default=0)
+    if units > 1 and not (options.weights or card_of_run(options.name)):
+        settings = {key: n for key, n in settings.items() if not key.endswith("units")}
+        half = training.epoch_seconds(model, corpus, **{**settings, "units": units // 2})
+        lines.append(f"With --set units={units // 2}: {told_time(half, epochs)}")
+        result["seconds_with_half_the_units"] = half
+    return Result(result, *lines)
 
 
 def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:
