@@ -403,6 +403,8 @@ def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
     takes = r"An epoch takes about [\d.]+ s here, 1800 epochs about [\d.,]+ (s|min|h)\. Nothing"
     assert re.match(takes, told)
     assert "\nWith --set units=2: An epoch takes about " in told
+    of_two = train.replace("units=4", "embedding_units=6 recurrent_units=4")
+    assert "\nWith --set units=3: An epoch takes about " in cli(f"{of_two} --dry-run")
     assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
     assert "`keep_every` must be" in cli.refused(f"{train} --dry-run --keep-every 5..1")
     assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ from keras import ops
 
 import dualnet
 from dualnet import analysis, builders
+from dualnet.layers import LSTMCell
 from dualnet.text import ByteTokenizer
 from tests import reference
 from tests.checks import array, by_name, once, small, strong
@@ -94,6 +95,18 @@ def test_cells_of_keras_and_ensembles_have_outputs_alone_and_no_parts():
     stock.vocabulary = ByteTokenizer()
     layers = analysis.inside(stock, "a").layers
     assert [*layers] == [("embedding", "output"), ("recurrence_1", "output")]
+
+
+def test_the_loop_of_a_core_of_ones_own_shows_its_outputs_alone():
+    tokens, *states = keras.Input((None,), dtype="int32"), keras.Input((4,)), keras.Input((4,))
+    cell = LSTMCell(4)
+    recurrence = keras.layers.RNN(cell, return_sequences=True, return_state=True, name="own")
+    hidden, *ended = recurrence(keras.layers.Embedding(257, 4)(tokens), initial_state=states)
+    core = keras.Model([tokens, *states], [keras.layers.Dense(257)(hidden), *ended])
+    model = builders.LanguageModel.from_core(core)
+    model.vocabulary = ByteTokenizer()
+    assert {name for _, name in analysis.inside(model, "a b").layers} == {"output"}
+    dualnet.look(model, "a b")
 
 
 @once

@@ -5,7 +5,9 @@ import math
 
 import numpy as np
 import pytest
+import tokenizers
 from keras import ops
+from tokenizers import models, pre_tokenizers
 
 import dualnet
 from dualnet import zoo
@@ -133,9 +135,6 @@ BEGINNING = [0, 3, 4, 5]  # the tokens before which a word has ended
 @pytest.fixture
 def letters(tmp_path):
     """A model of six tokens, of which words of the letters a and b are made."""
-    import tokenizers
-    from tokenizers import models, pre_tokenizers
-
     vocabulary = {token: i for i, token in enumerate(TOKENS)}
     library = tokenizers.Tokenizer(models.BPE(vocabulary, [(" ", "a"), (" ", "b")]))
     library.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(" ?[ab]"), "isolated")
@@ -198,8 +197,16 @@ def test_a_word_must_begin_after_eos_and_the_corrections_of_a_text_cancel(letter
     np.testing.assert_allclose(found[:4], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_words_that_are_tokens_need_no_correction_and_marks_exclude_it():
-    model = strong(small(TOKENIZERS["words"], "dual_lstm"))
+@pytest.mark.parametrize("from_library", [False, True])
+def test_words_that_are_tokens_need_no_correction_and_marks_exclude_it(from_library, tmp_path):
+    tokenizer = TOKENIZERS["words"]
+    if from_library:
+        ids = {word: i for i, word in enumerate(tokenizer.words)}
+        library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+        library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        library.save(str(tmp_path / "tokenizer.json"))
+        tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    model = strong(small(tokenizer, "dual_lstm"))
     plain, corrected = (
         column(dualnet.surprisal(model, TEXT + "zebra", words=True, bow_correction=b), "surprisal")
         for b in (False, True)

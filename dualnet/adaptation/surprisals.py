@@ -181,9 +181,9 @@ def surprisals(
 @functools.lru_cache
 def _of_boundaries(vocabulary: Tokenizer) -> Question:
     """Return a question for the tokens before which a word has ended."""
-    pieces, whole = vocabulary.pieces, vocabulary.unk_id if vocabulary.kind == "words" else None
+    pieces = vocabulary.pieces
     begins = [piece[:1].isspace() for piece in pieces.spelt]
-    for i in (vocabulary.eos_id, whole):
+    for i in (vocabulary.eos_id, vocabulary.unk_id if pieces.always_spaced else None):
         if i is not None:
             begins[i] = True
     return functools.partial(questions.entropies, some=np.array(begins))

@@ -138,7 +138,8 @@ def _dry_run(
     seconds = training.epoch_seconds(model, corpus, weights=options.weights, **settings)
     result = {"seconds_per_epoch": seconds, "epochs": epochs}
     lines = [f"{told_time(seconds, epochs)} Nothing was written."]
-    sizes = [n for key, n in card.config.items() if key.endswith("units") and is_number(n)]
+    config = {**card.config, **settings}
+    sizes = [n for key, n in config.items() if key.endswith("units") and is_number(n)]
     units = settings.get("units") or max(sizes, default=0)
     if units > 1 and not (options.weights or card_of_run(options.name)):
         settings = {key: n for key, n in settings.items() if not key.endswith("units")}

@@ -1,5 +1,6 @@
 """What layers compute on the way: gates, memories, and what the current word adds to each logit."""
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -29,12 +30,14 @@ def read_inside(model: LanguageModel, stream: np.ndarray) -> Values:
 
 
 def _inside(graph: Graph, segment: Tensors) -> Tensors:
-    names = {id(getattr(layer, "cell", layer)): layer.name for layer in graph.core.layers}
+    # Keras's own RNN has a loop even for one token, whose values are of no use outside of it.
+    layers = [one for one in graph.core.layers if not isinstance(one, keras.layers.RNN)]
+    names = {id(getattr(layer, "cell", layer)): layer.name for layer in layers}
     with recorded() as records:
         outputs, states = graph.hidden_states(segment["tokens"], segment["states"])
     answer = {f"{name}/output": vectors for name, vectors in outputs.items()}
     for layer, name, value in records:
-        if id(layer) in names:  # else of a member of an ensemble
+        if id(layer) in names:  # else of a loop, or of a member of an ensemble
             value = ops.reshape(ops.cast(value, "float32"), (1, 1, -1))
             answer[f"{names[id(layer)]}/{name}"] = value
     return {**answer, "states": states}

@@ -541,8 +541,8 @@ def inside(model: LanguageModel, text: str, *, split_punctuation: bool = False) 
     gates i, f and o, the candidate j and the memory c; a Mogrifier the modulated x and h, too
     ("modulated_x"); a GRU z, r and n; a highway cell h_k, t_k and s_k of each micro-step; a stack
     with depth gates i_k, f_k, j_k, o_k, c_k, h_k and d_k of each layer. Of a dual connection,
-    "from_input" is e W and "from_recurrence" h U. Cells of your own show what they give to
-    `dualnet.layers.record`.
+    "from_input" is e W and "from_recurrence" h U. Cells of your own in a `Recurrence` show what
+    they give to `dualnet.layers.record`; of `keras.layers.RNN` there is the output alone.
 
     The text is read one token at a time, after `<eos>`; the values of a token are from when it
     was read.
