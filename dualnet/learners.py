@@ -29,7 +29,14 @@ from dualnet.adaptation.statistics import GradientStatistics, in_order
 from dualnet.adaptation.step_size import segments_of, with_own_settings
 from dualnet.adaptation.surprisals import Record, surprisals
 from dualnet.adaptation.weights import adapted
-from dualnet.builders import LanguageModel, TranslationModel, bucket_length, checksum_of, names_in
+from dualnet.builders import (
+    LanguageModel,
+    TranslationModel,
+    bucket_length,
+    check_model,
+    checksum_of,
+    names_in,
+)
 from dualnet.builders.wrapping import copy_weights
 from dualnet.corpora.sentence_batches import PADDING_ID
 from dualnet.evaluation.arguments import check_tokens
@@ -177,6 +184,7 @@ class Learner:
         statistics: GradientStatistics | None = None,
         **settings: Unpack[LearnerRuleArguments],
     ) -> None:
+        check_model("model", model)
         request: AdaptationRule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
         request = dataclasses.replace(request, rule=request.rule or "sgd")
         if request.learning_rate == AUTO:
@@ -491,6 +499,9 @@ class Learner:
         if translates:
             pairs = list(text) if np.iterable(text) and not isinstance(text, tuple) else [text]
             return [self._pair(pair) for pair in pairs], None
+        if isinstance(text, (list, tuple)) and any(isinstance(part, str) for part in text):
+            way_out = " Read each by itself; read_many takes a text for each learner."
+            raise ArgumentError("text", f"must be one text. Received: {len(text)}.", way_out)
         if isinstance(text, str):
             ids = vocabulary.encode(check_text("text", text))
         elif np.size(text):

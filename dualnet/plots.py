@@ -267,15 +267,15 @@ def plot_heat(
 def plot_parts(parts: Mapping[str, np.ndarray], tokens: np.ndarray, path: str | Path) -> None:
     """Draw bars for the parts of the logit of each token, and a mark at their sum, as a PNG."""
     places, thickness = np.arange(len(tokens)), 0.8 / len(parts)
-    title = "The logit of each token: what the word before adds to it, and what the past"
-    figure, (axes,) = _grid(1, columns=1, width=min(60, 0.45 * len(tokens) + 3), height=3.4)
+    title = "What the word before (input) and\nthe past (recurrence) add to each logit"
+    figure, (axes,) = _grid(1, columns=1, width=min(60, 0.45 * len(tokens) + 4.5), height=3.4)
     for i, (name, values) in enumerate(parts.items()):
         axes.bar(places + (i - 1) * thickness, values, thickness, label=name)
     axes.plot(places, sum(parts.values()), "k_", markersize=12, label="sum")
     axes.set_xticks(places, map(_short, tokens), rotation=60)
     axes.set(title=title, ylabel="logit above the mean (nats)")
     axes.grid(alpha=0.3, axis="y")
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))  # beside the bars
     _save(figure, path)
 
 

@@ -111,9 +111,15 @@ def test_a_call_with_another_object_names_the_one_that_works(corpus):
     model = zoo.build("dual_lstm", vocabulary_size=len(corpus.vocabulary), units=4)
     model.vocabulary = corpus.vocabulary
     learner = dualnet.Learner(model)
-    for call in (dualnet.surprisal, dualnet.score, dualnet.generate):
+    for call in (dualnet.surprisal, dualnet.score, dualnet.generate, dualnet.export):
         with pytest.raises(ArgumentError, match="A learner itself has the methods read, score"):
             call(learner, "the")
+    with pytest.raises(ArgumentError, match="`model` must be a model.*dualnet.load loads one"):
+        dualnet.Learner("dual_lstm.english")
+    with pytest.raises(ArgumentError, match="`text` must be one text. Received: 2. Read each"):
+        learner.read(["the", "cat"])
+    with pytest.raises(ArgumentError, match="`text` must be text"):
+        dualnet.look(model, ["the", "cat"])
     with pytest.raises(ArgumentError, match="Give a split, as corpus.test"):
         dualnet.perplexity(model, corpus)
     assert dualnet.tuning.HyperModel("dual_table1", corpus).job.name == "dual_table1"

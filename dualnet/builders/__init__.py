@@ -15,6 +15,7 @@ from dualnet.builders.reader import reader_of as reader_of
 from dualnet.builders.translation_model import TranslationModel
 from dualnet.builders.weights import Transfer, assign, transfer, weight_names
 from dualnet.builders.weights import check_language_model as check_language_model
+from dualnet.builders.weights import check_model as check_model
 from dualnet.builders.weights import checksum_of as checksum_of
 from dualnet.builders.weights import names_in as names_in
 from dualnet.builders.wrapping import cached as cached

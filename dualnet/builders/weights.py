@@ -285,13 +285,19 @@ def as_numpy(array: ArrayLike) -> np.ndarray:
     return values.astype("float32") if values.dtype.kind == "V" else values
 
 
-def check_language_model(name: str, model: LanguageModel) -> None:
-    """Raise `ValueError` for what is no model, such as its path, and for one that translates."""
+def check_model(name: str, model: object) -> None:
+    """Raise `ValueError` for what is no model, such as its path or a learner."""
     if not hasattr(model, "graph"):
         way_out = " dualnet.load loads one."
         if hasattr(model, "read"):
-            way_out = " A learner itself has the methods read, score, generate and translate."
+            way_out = " A learner itself has the methods read, score, surprisal, generate and "
+            way_out += "translate, and its taught() is a context with a model."
         raise ArgumentError(name, "must be a model.", way_out, **{name: model})
+
+
+def check_language_model(name: str, model: LanguageModel) -> None:
+    """Raise `ValueError` for what is no model, and for one that translates."""
+    check_model(name, model)
     if model.graph.constants:
         received = f"Received: {model.name!r}, which translates."
         way_out = "Use dualnet.translate, which takes several, too, dualnet.score with `source`, "

@@ -117,9 +117,8 @@ def look(
         raise ArgumentError("text", required)
     request = Looking.of(settings)
     request.check_adapts(statistics=statistics)
-    if not text.strip():
+    if not check_text("text", text).strip():
         raise ArgumentError("text", f"must hold at least one word. Received: {text[:20]!r}.")
-    check_text("text", text)
     runs = {  # opened before the first model is loaded
         name: Run.open(model) if isinstance(model, (str, os.PathLike)) else model
         for name, model in _named(models).items()

@@ -18,7 +18,7 @@ from dualnet._checks import ArgumentError, StrPath
 from dualnet._fields import documented
 from dualnet._files import flush, folder_beside, workplace_beside
 from dualnet._formats import ADDED, Writer
-from dualnet.builders import LanguageModel, TranslationModel
+from dualnet.builders import LanguageModel, TranslationModel, check_model
 from dualnet.builders.model import check_exports
 from dualnet.evaluation.arguments import vocabulary_with_eos
 from dualnet.requests import SUFFIXES, Exporting, ExportingArguments, format_of
@@ -158,6 +158,7 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
         ...     dualnet.export(model, f"{folder}/model.tflite").name
         'model.tflite'
     """
+    check_model("model", model)
     request = Exporting.of(settings)
     format = request.format or format_of(path)
     if format not in ADDED:
