@@ -306,13 +306,13 @@ class Learner:
         True
         """
 
-        def score(stream: np.ndarray) -> np.ndarray:
+        def score(text: str) -> np.ndarray:
             with self._lock:
                 states, fresh = self._state.states, self._start()
                 kept = states[-1:] if self.cache else []
                 begun = [*fresh.states[: len(states) - len(kept)], *kept]
                 self._state = self._state._replace(states=begun, last=fresh.last)
-            return self.read(stream[1:]).token_losses.astype(np.float64)[:, None]
+            return self.read(text).token_losses.astype(np.float64)[:, None]
 
         request = Surprising(words=words, split_punctuation=split_punctuation)
         given, labels, _ = texts_of("texts", texts, column)

@@ -232,6 +232,8 @@ def test_a_learner_reads_trials_in_their_order_each_from_the_zero_state(model):
     learnt = column(learner.surprisal(trials, words=True), "surprisal")
     assert sum(learnt[-2:]) < sum(column(static, "surprisal")[-2:])
     assert learner.tokens == sum(len(model.vocabulary.encode(trial)) for trial in trials)
+    new_words = set() if model.vocabulary.kind == "words" else {"cat", "dog"}
+    assert new_words <= learner.words  # as of `read`
 
 
 def test_the_words_of_a_participant_keep_the_labels_of_the_trials(model):

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Unpack
 
 import numpy as np
@@ -94,13 +94,13 @@ def surprisals(
     *,
     statistics: Statistics | None = None,
     keep: bool = False,
-    score: Callable[[np.ndarray], np.ndarray] | None = None,
+    score: Callable[[str], np.ndarray] | None = None,
 ) -> Iterator[Callable[..., Iterator[tuple[list[Record], Totals]]]]:
     """Yield a function of texts that yields the records of each, and its part in the totals.
 
     It may be called again and again, each time with the number of the first text. With `adapt`,
     a copy of the weights adapts to each text. A learner's `score` takes the place of the model: it
-    returns -log p of the tokens but the first, float64 `(tokens, 1)`.
+    returns -log p of the tokens of a text, float64 `(tokens, 1)`.
     """
     request.check_adapts(keep=keep or None, statistics=statistics)
     vocabulary, eos_id = vocabulary_with_eos(model)
@@ -146,11 +146,11 @@ def surprisals(
                 return streams
             return [np.append(stream, np.int32(eos_id)) for stream in streams]
 
-        def of_texts(texts: Iterable[str], first: int = 1) -> Iterator[tuple[list[Record], Totals]]:
+        def of_texts(texts: Sequence[str], first: int = 1) -> Iterator[tuple[list[Record], Totals]]:
             units = [split(vocabulary, text) for text in texts]
             streams = [np.append(np.int32(eos_id), unit.ids) for unit in units]
             if score is not None:
-                values: Iterable[np.ndarray] = map(score, streams)
+                values: Iterable[np.ndarray] = map(score, texts)
             else:
                 values = read_in_turn(streams) if request.adapt else read(ended(streams))
             for sentence_id, (unit, of_tokens) in enumerate(zip(units, values), start=first):
