@@ -149,7 +149,8 @@ class Learner:
         adapt: str or list of str. Which weights learn, as for `dualnet.dynamic_evaluation`.
             Learners of "connection", "output_bias" and the matrices are read in one batch. None for
             "matrix:16" ("output_bias" where no output layer makes the logits) with a `cache` of
-            4,000 tokens and a `clipnorm` of 1; for a translator, for "connection" alone.
+            4,000 tokens and a `clipnorm` of 1; for a translator, for "connection" alone, or
+            "matrix:16" where it has none.
         statistics: For the rule "rms", the result of `gradient_statistics` with the same `adapt`.
         **settings: `rule`, `learning_rate`, `decay` (to the model's weights), `epsilon`, `beta_1`,
             `clipnorm`, `sequence_length` and `cache`, as for `dualnet.dynamic_evaluation`. By
@@ -191,12 +192,15 @@ class Learner:
             way_out = " dynamic_evaluation(..., adapt=...) finds one."
             raise ArgumentError("learning_rate", "must be a number for a learner.", way_out)
         cache = request.cache or 0
-        if adapt is None and not isinstance(model, TranslationModel):
+        if adapt is None and isinstance(model, TranslationModel):
+            stations = {name.partition("/")[0] for name in names_in(model.graph.core)}
+            adapt = "connection" if "connection" in stations else "matrix:16"
+        elif adapt is None:
             adapt = "output_bias" if model.graph.head is None else "matrix:16"
             if request.cache is None and not model.cache_size:
                 cache = CACHE
             request = dataclasses.replace(request, clipnorm=request.clipnorm or 1.0)
-        self._begin(model, adapt or "connection", request.rule or "", request.of_rule(), cache)
+        self._begin(model, adapt, request.rule or "", request.of_rule(), cache)
         if (statistics is None) == (self.rule == "rms"):
             required = "must be given for the rule 'rms', else not: of gradient_statistics(...)."
             raise ArgumentError("statistics", f"{required} Received: rule={self.rule!r}.")

@@ -80,6 +80,8 @@ def test_the_help_lists_each_command_once_in_a_group(capsys):
         ("generate RUN --prompt -x", "Argument --prompt: expected one argument"),
         ("score RUN --txet FILE", "Did you mean '--text'?"),
         ("score RUN -x", "Arguments must be known. Received: -x."),
+        ("train lstm story.txt --output RUN", "A text is given with --corpus story.txt."),
+        ("train lstm --output RUN units=9", "Settings are given with --set units=9."),
     ],
 )
 def test_a_line_that_is_not_understood_is_told_in_one_line(cli, line, message):

@@ -164,6 +164,8 @@ def test_a_new_learner_has_few_weights_a_cache_and_clips(model):
     translator = encoder_decoder(9, **arguments)
     one = Learner(translator)
     assert (one.adapt, one.cache, "clipnorm" in one.settings) == (["connection"], 0, False)
+    plain = encoder_decoder(9, source_vocabulary_size=9, units=4)
+    assert (Learner(plain).adapt, Learner(plain).cache) == (["matrix:16"], 0)
 
 
 def test_what_a_learner_writes_has_its_ngrams(model, ids):

@@ -120,6 +120,10 @@ def test_a_call_with_another_object_names_the_one_that_works(corpus):
         learner.read(["the", "cat"])
     with pytest.raises(ArgumentError, match="`text` must be text"):
         dualnet.look(model, ["the", "cat"])
+    with pytest.raises(ArgumentError, match="`name` must be .* A model itself has compile and fit"):
+        dualnet.train(model, corpus, output="RUN")
+    with pytest.raises(ArgumentError, match="`corpus` must be .* Write texts into a file"):
+        dualnet.train("lstm", ["the cat", "the dog"], output="RUN")
     with pytest.raises(ArgumentError, match="Give a split, as corpus.test"):
         dualnet.perplexity(model, corpus)
     assert dualnet.tuning.HyperModel("dual_table1", corpus).job.name == "dual_table1"

@@ -444,6 +444,8 @@ def test_a_split_of_blank_lines_is_named(tmp_path):
     message = "which leave none in valid, of the 10 lines of .* a larger share for valid"
     with pytest.raises(ValueError, match=message):
         corpora.load(tmp_path / "a.txt", fractions=(40, 5, 5))
+    with pytest.raises(ValueError, match="Put a blank line between documents, which are not cut"):
+        corpora.load(tmp_path / "a.txt", fractions=(90, 5, 5), documents="blank-line")
 
 
 def test_bad_fractions_are_refused(tmp_path):

@@ -223,7 +223,7 @@ def complete() -> None:
 def _unrecognized(parser: Parser, options: type[Options], rest: Sequence[str]) -> str:
     """Return an error message for the arguments `rest`, which no option takes."""
     option, _, value = rest[0].partition("=")
-    flags, setting = parser._option_string_actions, option[2:].replace("-", "_")
+    flags, setting = parser._option_string_actions, option.removeprefix("--").replace("-", "_")
     near = [flag for flag in flags if option[:2] == "--" and flag.startswith(option)]
     near = near or difflib.get_close_matches(option, flags, n=1, cutoff=0.8)
     way_out = f"`{parser.prog} --help` shows the options."
@@ -234,6 +234,8 @@ def _unrecognized(parser: Parser, options: type[Options], rest: Sequence[str]) -
         way_out = hint.strip()
     elif setting == "pairs":
         way_out = "Pairs are for models that translate: see `dualnet train --help`."
+    elif texts and option[:1] != "-" and not value:
+        way_out = f"A text is given with --{texts[0]} {option}."
     elif "--set" in flags and (options.takes_others or setting in options.names()):
         value = value or "".join(rest[1:2]) or "VALUE"
         way_out = f"Settings are given with --set {setting}={value}."

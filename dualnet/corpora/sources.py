@@ -106,11 +106,14 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
         files[split] = (Part(path, start, end),)
         text = blocks(path, start=start, end=end) if start < end else ()
         if not any(block.replace(END, " ").strip() for block in text):
+            way_out = f"Choose a larger share for {split}"
+            if documents == "blank-line":
+                way_out = "Put a blank line between documents, which are not cut"
             raise ArgumentError(
                 "fractions",
                 f"must leave text in each split. Received: fractions={tuple(fractions)}, which "
-                f"leave none in {split}, of the {total} lines of {str(path)!r}. Choose a larger "
-                f"share for {split}, or give a folder with {FILES}.",
+                f"leave none in {split}, of the {total} lines of {str(path)!r}. {way_out}, or "
+                f"give a folder with {FILES}.",
             )
     return files
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,12 @@ def prepare(
     settings: Mapping[str, Any],
 ) -> Training:
     """Return a new run for these arguments of `train`; write nothing."""
+    if not isinstance(name, (str, os.PathLike, Card)):
+        required = "must be a model of the zoo, a RUN folder or a card."
+        raise ArgumentError("name", required, " A model itself has compile and fit.", name=name)
+    if not isinstance(corpus, (str, os.PathLike, Corpus, PairCorpus)):
+        required = "must be a corpus, the name of one, a folder or a file."
+        raise ArgumentError("corpus", required, " Write texts into a file.", corpus=corpus)
     check_own(folder)
     read_as, overrides = initial_weights.reading(corpus, settings)
     goes_on = weights is None and not isinstance(name, Card) and bool(card_of_run(name))
