@@ -344,5 +344,5 @@ def check_exports() -> None:
     """Raise `ImportError` for a backend that writes no SavedModel."""
     if (backend := keras.config.backend()) != "tensorflow":
         required = f"`export` needs the TensorFlow backend. Received: the backend {backend!r}."
-        way_out = "Save the model as .keras, then load and export it in a process with"
+        way_out = "Export its RUN, or the model saved as .keras, in a process with"
         raise ImportError(f"{required} {way_out} KERAS_BACKEND=tensorflow.")
