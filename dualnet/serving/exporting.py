@@ -67,6 +67,7 @@ def endpoints(
         >>> serving.endpoints(translator)
         ['encode', 'step', 'translate']
     """
+    check_model("model", model)
     if isinstance(model, TranslationModel):
         has_end = getattr(model.vocabulary, "eos_id", None) is not None
         return ["encode", "step", *["translate"] * has_end]
@@ -158,7 +159,6 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
         ...     dualnet.export(model, f"{folder}/model.tflite").name
         'model.tflite'
     """
-    check_model("model", model)
     request = Exporting.of(settings)
     format = request.format or format_of(path)
     if format not in ADDED:
@@ -179,10 +179,11 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
 
 def _writer(model: LanguageModel, format: str, request: Exporting) -> Writer:
     """Return the writer of the format; raise `ArgumentError` for a model that it cannot hold."""
-    if format in ADDED:
-        return ADDED[format].prepare(model, request)
     if format == "saved_model":
         return functools.partial(_write_saved_model, model, request)
+    check_model("model", model)
+    if format in ADDED:
+        return ADDED[format].prepare(model, request)
     if model.cache_size:
         required = "must be 'saved_model' for a model with a cache, which no single step can hold."
         received = f"Received: format={format!r} with a cache of {model.cache_size} words."
