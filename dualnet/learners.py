@@ -244,8 +244,8 @@ class Learner:
         return self._state, self.model, self.adapt, self.rule, self.settings, self.cache
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        kept, *given = state
-        self._begin(*given)
+        kept, *settings = state
+        self._begin(*settings)
         self._state = kept
 
     def __deepcopy__(self, _: object) -> "Learner":
@@ -293,7 +293,7 @@ class Learner:
         words: bool = False,
         split_punctuation: bool = False,
     ) -> Results[Record]:
-        """Read texts in their order; return the surprisal of each token, or word, as it was read.
+        """Return the surprisal of each token or word of `texts`, read in order while learning.
 
         As `dualnet.surprisal`, whose arguments these are: each text is read after `<eos>` in the
         zero state. What the learner has learnt, and its cache, stay.

@@ -15,7 +15,7 @@ Values = dict[tuple[str, str], np.ndarray]  # by layer and name, float32 (tokens
 
 
 def read_inside(model: LanguageModel, stream: np.ndarray) -> Values:
-    """Return what each layer computes at each token of `stream`, read from the zero state.
+    """Return the values of each layer at each token of `stream`, read from the zero state.
 
     The cells themselves record it, one token at a time: their equations have no second form.
     """
@@ -46,7 +46,7 @@ def _inside(graph: Graph, segment: Tensors) -> Tensors:
 def parts_of_logits(
     model: LanguageModel, values: Values, targets: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Return what current word, recurrence and biases add to the logits, as `contributions` does.
+    """Return the parts of the logits that `contributions` returns.
 
     Args:
         values: Result of `read_inside`.

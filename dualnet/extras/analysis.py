@@ -535,7 +535,7 @@ def _vectors(graph: Graph, segment: Tensors) -> Tensors:
 
 
 def inside(model: LanguageModel, text: str, *, split_punctuation: bool = False) -> HiddenStates:
-    """Return what each layer of `model` computes for the words of `text`, without dropout.
+    """Return gates, memories and outputs of each layer for the words of `text`, without dropout.
 
     Each layer has its "output". The cells add, by the letters of their equations: an LSTM the
     gates i, f and o, the candidate j and the memory c; a Mogrifier the modulated x and h, too
@@ -605,7 +605,7 @@ def plot_inside(
 def contributions(
     model: LanguageModel, text: str, *, all_words: bool = False
 ) -> dict[str, np.ndarray]:
-    """Return what the word before, the recurrence and the biases add to the logits of a text.
+    """Return the parts of the logits of a text: of the word before, the recurrence and the biases.
 
     The parts add up to the logit minus the mean of all logits, of which a softmax sees no more.
     They are cut at the sums of the dual connection: relu lets a unit through with all of its

@@ -107,7 +107,7 @@ def _portable(layer: keras.layers.Layer) -> keras.layers.Layer:
 
 
 def _depends(tensor: Tensor, weights: Collection[int], read: dict[int, Tensor]) -> bool:
-    """Return whether `tensor` depends on `weights`.
+    """Say if `tensor` depends on `weights`.
 
     The tensors that it is computed from, and that do not depend on them, are added to `read`.
     """

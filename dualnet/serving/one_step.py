@@ -209,7 +209,7 @@ def _cannot_hold(format: str, error: Exception) -> ArgumentError:
 def _computations(
     model: LanguageModel, request: Exporting, *, has_fixed_sizes: bool
 ) -> dict[str, Computation]:
-    """Return what a file computes: `step`, and with `learn` of the request also `learn`.
+    """Return the computations of a file: `step`, and with `learn` of the request also `learn`.
 
     With `has_fixed_sizes`, the latter reads one row of a segment's length.
     """

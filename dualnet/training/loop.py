@@ -110,8 +110,8 @@ def train(
 ) -> Run:
     """Train model `name` of the zoo on `corpus` into the folder `output`.
 
-    With weights to start from, the validation perplexity before the first step is told, drawn in
-    `curves.png`, and the `start_perplexity` of `results.json`.
+    With weights to start from, the validation perplexity before the first step is in the log, in
+    `curves.png` and, as `start_perplexity`, in `results.json`.
 
     Each epoch updates `metrics.csv`, `curves.png`, TensorBoard scalars and the weights of
     the best epoch by validation perplexity. After each epoch, and every `checkpoint_steps`
