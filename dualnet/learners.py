@@ -269,6 +269,12 @@ class Learner:
         words = sum(len(word.encode()) for word in state.words)
         return words + sum(array.nbytes for array in arrays)
 
+    def _rewound(self, state: _State) -> _State:
+        """Return `state` at the beginning of a text: what was learnt and the cache stay."""
+        start = self._start()
+        states = [*start.states[:-1], state.states[-1]] if self.cache else start.states
+        return state._replace(states=states, last=start.last)
+
     def read(self, text: Text) -> DynamicEvaluation:
         """Score `text`, and learn from it.
 
@@ -295,8 +301,12 @@ class Learner:
     ) -> Results[Record]:
         """Return the surprisal of each token or word of `texts`, read in order while learning.
 
-        As `dualnet.surprisal`, whose arguments these are: each text is read after `<eos>` in the
-        zero state. What the learner has learnt, and its cache, stay.
+        As `dualnet.surprisal`: each text is read after `<eos>` in the zero state. What the learner
+        has learnt, and its cache, stay. Calls from several threads take turns, text by text.
+
+        There is no `entropy` and no `bow_correction`: both need the probabilities of all words,
+        and a learner's step computes those of the words read alone. `dualnet.surprisal` has them,
+        with `adapt=True`, and then learns once from each text.
 
         Example:
 
@@ -311,12 +321,8 @@ class Learner:
         """
 
         def score(text: str) -> np.ndarray:
-            with self._lock:
-                states, fresh = self._state.states, self._start()
-                kept = states[-1:] if self.cache else []
-                begun = [*fresh.states[: len(states) - len(kept)], *kept]
-                self._state = self._state._replace(states=begun, last=fresh.last)
-            return self.read(text).token_losses.astype(np.float64)[:, None]
+            [result] = _read([self], [text], by_text=True)
+            return result.token_losses.astype(np.float64)[:, None]
 
         request = Surprising(words=words, split_punctuation=split_punctuation)
         given, labels, _ = texts_of("texts", texts, column)
@@ -366,9 +372,8 @@ class Learner:
             way_out = " Or let a new learner read the texts again."
             raise ArgumentError("forget", f"{required} {received}", way_out)
         learnt = state if fits else start
-        states = [*start.states[:-1], state.states[-1]] if self.cache else start.states
-        moved._state = state._replace(
-            memory=learnt.memory, moments=learnt.moments, states=states, mark=_mark(model)
+        moved._state = moved._rewound(state)._replace(
+            memory=learnt.memory, moments=learnt.moments, last=state.last, mark=_mark(model)
         )
         return moved
 
@@ -564,15 +569,19 @@ def read_many(learners: Sequence[Learner], texts: Sequence[Text]) -> list[Dynami
 
 
 def _read(
-    learners: list[Learner], texts: list[Text], *, learn: bool = True
+    learners: list[Learner], texts: list[Text], *, learn: bool = True, by_text: bool = False
 ) -> list[DynamicEvaluation]:
+    """Let learners read; `by_text`, each text begins after `<eos>` in the zero state."""
     with contextlib.ExitStack() as stack:
         for learner in sorted(learners, key=id):  # in one order: two threads never wait in a circle
             stack.enter_context(learner._lock)
         states = [learner._state for learner in learners]
+        if by_text:
+            states = [learner._rewound(state) for learner, state in zip(learners, states)]
         mark_of = functools.cache(_mark)  # of each model once: all its weights are read
         readings = [
-            learner._segments(text, learner._state.last) for learner, text in zip(learners, texts)
+            learner._segments(text, state.last)
+            for learner, text, state in zip(learners, texts, states)
         ]
         losses: list[list[np.ndarray]] = [[] for _ in learners]
         for column in itertools.zip_longest(*(segments for segments, _ in readings)):
@@ -603,10 +612,10 @@ def _read(
         for learner, (segments, _), parts in zip(learners, readings, losses):
             settings = {**learner.settings, "adapt": learner.adapt, "cache": learner.cache}
             targets = [segment.targets for segment in segments]
-            how = {"rule": learner.rule, "settings": settings}
-            results.append(result_of(learner.model, targets, parts, **how))
-            if np.isinf(results[-1].perplexity):
+            result = result_of(learner.model, targets, parts, rule=learner.rule, settings=settings)
+            if np.isinf(result.perplexity):
                 raise not_finite("perplexity", learner.rule, learner.settings)
+            results.append(result)
         if learn:
             before = sum(learner.skipped for learner in learners)
             skipped = sum(state.skipped for state in states) - before
@@ -614,8 +623,9 @@ def _read(
                 what = f"{skipped} of the updates were not finite, and changed nothing."
                 way_out = "Take a smaller learning_rate, or set clipnorm."
                 warnings.warn(f"{what} {way_out}", stacklevel=3)
-            each = zip(learners, readings, states, results, texts)
-            for learner, (_, last), state, result, text in each:
+            for learner, (_, last), state, result, text in zip(
+                learners, readings, states, results, texts
+            ):
                 mark = state.mark if state.tokens else mark_of(learner.model)
                 tokens = state.tokens + result.tokens
                 words = state.words | learner._new_words(text)

@@ -345,6 +345,40 @@ def test_what_a_learner_cannot_do_is_refused(call, message, model):
 # --- files
 
 
+def test_texts_of_a_surprisal_begin_anew_also_when_another_thread_reads_in_between(model, ids):
+    expected = learner(model, learning_rate=1e-30).surprisal(["w1 w2", "w3 w1"])
+    one, reads = learner(model, learning_rate=1e-30), iter(ids)
+
+    class Taken:
+        """A lock that another thread's reading has taken just before."""
+
+        def __enter__(self):
+            other = learner(model)
+            other.read(next(reads))
+            one._state = one._state._replace(states=other._state.states, last=other._state.last)
+
+        def __exit__(self, *error):
+            pass
+
+    one._lock = Taken()
+    for row, same in zip(one.surprisal(["w1 w2", "w3 w1"]), expected):
+        assert row["surprisal"] == pytest.approx(same["surprisal"], rel=1e-5)
+
+
+def test_a_surprisal_that_is_stopped_leaves_a_learner_where_it_was(model, ids, monkeypatch):
+    one = learner(model)
+    one.read(ids[0])
+    before = kept(one)
+
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(one._kind.lesson), "predict_on_batch", stops)
+    with pytest.raises(KeyboardInterrupt):
+        one.surprisal(["w1 w2"])
+    assert_same(kept(one), before)
+
+
 @pytest.mark.parametrize("rule", ["sgd", "nadam"])
 def test_a_saved_learner_goes_on_to_the_last_bit(rule, model, ids, tmp_path):
     one = learner(model, rule=rule, clipnorm=1.0)
