@@ -54,8 +54,10 @@ def texts_of(
             raise ArgumentError(name, f"must be texts, or a table with `{called}`. {received}")
         value = column_of(value, names, column, name=called)
     elif column is not None:
-        message = "is for a table, such as a DataFrame."
-        raise ArgumentError("column", f"{message} Received: column={column!r} without one.")
+        raise ArgumentError(
+            "column",
+            f"is for a table, such as a DataFrame. Received: column={column!r} without one.",
+        )
     if isinstance(value, str):
         return Texts([value], None, is_one=True)
     try:

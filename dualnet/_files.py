@@ -60,8 +60,9 @@ def read_json(path: StrPath) -> Any:
     try:
         return json.loads(read_regular(path))
     except (ValueError, RecursionError) as error:
-        message = f"A file of JSON must be intact. Received: {os.fspath(path)!r}"
-        raise ValueError(f"{message}: {error}.") from None
+        raise ValueError(
+            f"A file of JSON must be intact. Received: {os.fspath(path)!r}: {error}."
+        ) from None
 
 
 def write_whole(path: StrPath, data: bytes | str) -> None:
@@ -171,9 +172,11 @@ def claim(folder: Path, *, resume: bool, may_hold: Collection[str] = ()) -> Iter
     try:
         lock.acquire()
     except filelock.Timeout:
-        message = f"must be a folder that no other process uses. Received: {str(folder)!r}, which"
-        way_out = "Wait for the other process, or choose another folder."
-        raise ArgumentError("output", f"{message} is in use. {way_out}") from None
+        raise ArgumentError(
+            "output",
+            f"must be a folder that no other process uses. Received: {str(folder)!r}, which is in "
+            "use. Wait for the other process, or choose another folder.",
+        ) from None
     try:
         if not resume:
             check_new(folder, may_hold=may_hold)
@@ -191,9 +194,10 @@ def claim(folder: Path, *, resume: bool, may_hold: Collection[str] = ()) -> Iter
 def check_new(folder: Path, *, may_hold: Collection[str] = (), name: str = "output") -> None:
     """Raise `FileExistsError` unless the folder `name` is new or holds unfinished files alone."""
     if folder.exists() and (not folder.is_dir() or is_used(folder, may_hold=may_hold)):
-        message = f"`{name}` must be a new or empty folder. Received: {str(folder)!r}, which is not"
-        way_out = "Choose another folder, or resume what is in it with --resume."
-        raise FileExistsError(f"{message}. {way_out}")
+        raise FileExistsError(
+            f"`{name}` must be a new or empty folder. Received: {str(folder)!r}, which is not. "
+            "Choose another folder, or resume what is in it with --resume."
+        )
 
 
 def is_used(folder: Path, *, may_hold: Collection[str] = ()) -> bool:
@@ -214,17 +218,20 @@ def make_folder(name: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        received = f"Received: {str(folder)!r} ({error.strerror or error}). Choose another."
-        required = f"`{name}` must be a folder that can be written to. {received}"
-        raise type(error)(required) from None
+        raise type(error)(
+            f"`{name}` must be a folder that can be written to. Received: {str(folder)!r} "
+            f"({error.strerror or error}). Choose another."
+        ) from None
 
 
 def check_output_file(name: str, path: StrPath) -> None:
     """Raise `ArgumentError` unless a file can be written at `path`, given as argument `name`."""
     if os.path.isdir(path) or not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-        fault = "which is a folder, or whose folder does not exist"
-        received = f"Received: {os.fspath(path)!r}, {fault}."
-        raise ArgumentError(name, f"must be a file in an existing folder. {received}")
+        raise ArgumentError(
+            name,
+            f"must be a file in an existing folder. Received: {os.fspath(path)!r}, which is a "
+            "folder, or whose folder does not exist.",
+        )
 
 
 def seal(folder: Path, name: str, body: Mapping[str, object]) -> None:

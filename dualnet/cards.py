@@ -204,8 +204,9 @@ def tables_of(source: str, heirs: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         for base in bases_of(source, table):
             if base in heirs:
                 circle = " -> ".join([*heirs[heirs.index(base) :], base])
-                message = "must not lead back to the card itself."
-                raise ArgumentError("base", f"{message} Received: {circle}.")
+                raise ArgumentError(
+                    "base", f"must not lead back to the card itself. Received: {circle}."
+                )
             if base not in names and not (is_file(base) and os.path.isfile(base)):
                 message = "must be a model of the zoo or the path of a card, relative to this one."
                 hint = did_you_mean(base, names)

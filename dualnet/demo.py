@@ -99,9 +99,10 @@ def _clear(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if names and (MARK not in names or names - FILES):
         foreign = sorted(names - FILES) or "other files"
-        required = "`output` must be new, empty or written by the demo."
-        received = f"Received: {str(folder)!r}, which holds {foreign}."
-        raise FileExistsError(f"{required} {received} Choose another folder with --output.")
+        raise FileExistsError(
+            f"`output` must be new, empty or written by the demo. Received: {str(folder)!r}, "
+            f"which holds {foreign}. Choose another folder with --output."
+        )
     for name in names:
         path = folder / name
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()

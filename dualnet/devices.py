@@ -54,9 +54,11 @@ def data_parallel(devices: int | str = "all") -> RowParallel:
     if devices != "all":
         check_count("devices", devices)
     if keras.config.backend() != "jax":
-        received = f"Received: devices={devices!r} with the backend {keras.config.backend()!r}."
-        way_out = "Set the environment variable KERAS_BACKEND=jax."
-        raise ArgumentError("devices", f"needs the JAX backend. {received} {way_out}")
+        raise ArgumentError(
+            "devices",
+            f"needs the JAX backend. Received: devices={devices!r} with the backend "
+            f"{keras.config.backend()!r}. Set the environment variable KERAS_BACKEND=jax.",
+        )
     if "KERAS_DISTRIBUTION_NUM_PROCESSES" in os.environ and not _joined:
         keras.distribution.initialize()
         _joined = True
@@ -106,6 +108,8 @@ def whole_batches() -> Iterator[None]:
 def check_rows(rows: int) -> None:
     """Raise `ValueError` if the rows of a batch do not divide evenly among the devices."""
     if rows % num_devices():
-        required = f"must be a multiple of {num_devices()}, the number of devices."
-        way_out = "Choose another batch_size, or fewer devices."
-        raise ArgumentError("batch_size", f"{required} Received: {rows}. {way_out}")
+        raise ArgumentError(
+            "batch_size",
+            f"must be a multiple of {num_devices()}, the number of devices. Received: {rows}. "
+            "Choose another batch_size, or fewer devices.",
+        )

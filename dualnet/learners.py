@@ -470,8 +470,11 @@ class Learner:
                 for each in (arrays, expected)
             )
             if found != own or not all(np.isfinite(array).all() for array in arrays.values()):
-                required = f"must hold finite arrays for this model and its cache: {own}."
-                raise ArgumentError("path", required, arrays=found)
+                raise ArgumentError(
+                    "path",
+                    f"must hold finite arrays for this model and its cache: {own}.",
+                    arrays=found,
+                )
             memory, *rest = (arrays[name] for name in expected)
             moments, states = rest[: len(start.moments)], rest[len(start.moments) :]
             if learner.cache:
@@ -486,8 +489,10 @@ class Learner:
             if isinstance(error, ArgumentError) and error.argument in ("path", "model"):
                 raise
             reason = f"no {error}" if isinstance(error, KeyError) else error
-            required = "must be a file that Learner.save wrote."
-            raise ArgumentError("path", f"{required} Received: {str(path)!r} ({reason}).") from None
+            raise ArgumentError(
+                "path",
+                f"must be a file that Learner.save wrote. Received: {str(path)!r} ({reason}).",
+            ) from None
 
     # --- what it reads
 
@@ -561,8 +566,10 @@ def read_many(learners: Sequence[Learner], texts: Sequence[Text]) -> list[Dynami
     """
     learners, texts = list(learners), list(texts)
     if len(learners) != len(texts):
-        required = "must have one text for each learner."
-        raise ArgumentError("texts", f"{required} Received: {len(texts)} for {len(learners)}.")
+        raise ArgumentError(
+            "texts",
+            f"must have one text for each learner. Received: {len(texts)} for {len(learners)}.",
+        )
     if len({*map(id, learners)}) != len(learners):
         raise ArgumentError("learners", "must be different ones. Received: one of them twice.")
     return _read(learners, texts)

@@ -178,8 +178,11 @@ def check_weights(name: str, value: object) -> None:
     items = [value] if isinstance(value, str) else value
     are_names = isinstance(items, (list, tuple)) and all(isinstance(x, str) and x for x in items)
     if not are_names or not items:
-        required = "must name weights that learn, such as 'connection', or be a list of such names."
-        raise ArgumentError(name, required, **{name: value})
+        raise ArgumentError(
+            name,
+            "must name weights that learn, such as 'connection', or be a list of such names.",
+            **{name: value},
+        )
 
 
 class AdaptationRule(Settings):
@@ -638,8 +641,9 @@ class Exporting(Settings):
             self.refuse("tokens", f"{required}, and None for other formats.", "format")
 
         if self.tokens is not None and not Path(self.tokens).is_file():
-            required = "`tokens` must name an existing file."
-            raise FileNotFoundError(f"{required} Received: {str(self.tokens)!r}.")
+            raise FileNotFoundError(
+                f"`tokens` must name an existing file. Received: {str(self.tokens)!r}."
+            )
 
 
 class ExportingArguments(TypedDict, total=False):

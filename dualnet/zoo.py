@@ -159,10 +159,12 @@ def _shipped(model_name: str, weights: Any) -> StrPath:
 
     name = f"{model_name}.{str(weights).removeprefix(f'{model_name}.')}"
     if name not in list_shipped():
-        message = f"must be the text of a shipped model, TEXT of MODEL.TEXT. Received: {weights!r}"
-        way_out = "To load a RUN folder or a .keras file, use dualnet.load."
-        model = f"for the model {model_name!r}. {names_of_shipped()}"
-        raise ArgumentError("weights", f"{message} {model} {way_out}")
+        raise ArgumentError(
+            "weights",
+            f"must be the text of a shipped model, TEXT of MODEL.TEXT. Received: {weights!r} for "
+            f"the model {model_name!r}. {names_of_shipped()} To load a RUN folder or a .keras "
+            "file, use dualnet.load.",
+        )
     return folder_of_shipped() / name
 
 
@@ -184,9 +186,11 @@ def _build_trained(path: StrPath, overrides: Arguments) -> "LanguageModel":
     except ArgumentError as error:
         reason = str(error)
     if reason:
-        message = f"must fit the model. Received: {run.source!r} with {changes}."
-        way_out = "Leave out what changes sizes or layers, or build without `weights`."
-        raise ArgumentError("weights", f"{message} {way_out} {' '.join(reason.split())}")
+        raise ArgumentError(
+            "weights",
+            f"must fit the model. Received: {run.source!r} with {changes}. Leave out what changes "
+            f"sizes or layers, or build without `weights`. {' '.join(reason.split())}",
+        )
     model.loss_reduction = trained.loss_reduction
     if run.translates:
         model.source_vocabulary = trained.source_vocabulary
@@ -227,8 +231,11 @@ def arguments_of(
     if is_ensemble:
         members = arguments.get("members")
         if not isinstance(members, (list, tuple)) or not members:
-            message = "must be a list of models, each the name or the path of a card."
-            raise ArgumentError("members", message, members=members)
+            raise ArgumentError(
+                "members",
+                "must be a list of models, each the name or the path of a card.",
+                members=members,
+            )
         ensembles = (*ensembles, card.file or card.name)
         members = [_member_card(card, member, ensembles) for member in members]
         arguments["members"] = _member_arguments(members, to_members, ensembles)

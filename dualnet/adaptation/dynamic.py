@@ -280,15 +280,19 @@ def _optimizer(
     length = int(settings.pop("sequence_length"))
     if rule == "rms":
         if statistics is None:
-            kinds = "its int tokens, or `gradient_statistics(model, tokens)`"
-            message = "must be given for the rule 'rms', which needs the text that the model was"
-            raise ArgumentError("statistics", f"{message} trained on: {kinds}. Received: None.")
+            raise ArgumentError(
+                "statistics",
+                "must be given for the rule 'rms', which needs the text that the model was "
+                "trained on: its int tokens, or `gradient_statistics(model, tokens)`. Received: "
+                "None.",
+            )
         if not isinstance(statistics, GradientStatistics):
             statistics = statistics_of(which, statistics, sequence_length=length, name="statistics")
         return DecayToPrior(statistics=in_order(statistics, which), **settings)
     if statistics is not None:
-        required = "is for the rule 'rms' only."
-        raise ArgumentError("statistics", f"{required} Received: statistics with rule={rule!r}.")
+        raise ArgumentError(
+            "statistics", f"is for the rule 'rms' only. Received: statistics with rule={rule!r}."
+        )
     if rule == "sgd":
         return DecayToPrior(**settings)
     kind = Nadam if settings["beta_1"] else NadamWithoutMomentum

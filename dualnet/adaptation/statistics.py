@@ -131,8 +131,10 @@ def in_order(statistics: GradientStatistics, which: Adapted) -> GradientStatisti
         elif root.shape != tuple(weight.shape):
             faults.append(f"{name} {root.shape} for {tuple(weight.shape)}")
     if faults:
-        required = "must be those of this model's trainable weights, by name and shape."
-        way_out = "Call gradient_statistics with this model."
-        raise ArgumentError("statistics", f"{required} Received: {'; '.join(faults)}. {way_out}")
+        raise ArgumentError(
+            "statistics",
+            "must be those of this model's trainable weights, by name and shape. Received: "
+            f"{'; '.join(faults)}. Call gradient_statistics with this model.",
+        )
     names = [*which.weights]
     return GradientStatistics([roots[name] for name in names], statistics.batches, names)

@@ -127,8 +127,11 @@ def adapted(
     weights = {name: w for name, w in trainable.items() if name in chosen or not items}
     if cache:
         if graph.encoder is not None or model.graph.is_normalised:
-            required = "must be 0 for a translator, and for a model that has a cache of n-grams."
-            raise ArgumentError("cache", required, cache=cache)
+            raise ArgumentError(
+                "cache",
+                "must be 0 for a translator, and for a model that has a cache of n-grams.",
+                cache=cache,
+            )
         graph = cached(graph, Cache(cache_size=cache, cache_kind="ngram"))
     return Adapted(graph, trainable, weights, items, cache or 0)
 
@@ -194,9 +197,11 @@ def _with_output_matrix(graph: Graph, item: str) -> Graph:
 
 def _features(graph: Graph, item: str) -> list[Tensor]:
     if graph.head is None:
-        others = "no gate, cache, ensemble or core of your own"
-        required = f"must be in a model whose output layer makes its logits: {others}."
-        raise ArgumentError("adapt", f"{required} Received: {item!r}.")
+        raise ArgumentError(
+            "adapt",
+            "must be in a model whose output layer makes its logits: no gate, cache, ensemble or "
+            f"core of your own. Received: {item!r}.",
+        )
     return tree.flatten(graph.features)
 
 

@@ -30,9 +30,12 @@ def look_ahead(
         batch_size = batch_size or 32
         rows = data.shape[0] if data.shape else 0
         if rows < batch_size or rows % batch_size:
-            reason = "since each row continues the stream of the row `batch_size` before it."
-            received = f"{reason} Received: {rows} rows, batch_size={batch_size}."
-            raise ArgumentError("x", f"must hold a multiple of `batch_size` rows, {received}")
+            raise ArgumentError(
+                "x",
+                "must hold a multiple of `batch_size` rows, since each row continues the stream "
+                f"of the row `batch_size` before it. Received: {rows} rows, "
+                f"batch_size={batch_size}.",
+            )
         return data, data, targets, batch_size
     carried = getattr(data, "carried", True)
     spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
@@ -70,8 +73,9 @@ def check_range(
 ) -> None:
     """Raise `ArgumentError` if an id is no integer, below `lowest` or beyond the vocabulary."""
     if ids.dtype.kind == "f" and not np.all(whole := ids % 1 == 0):
-        received = f"Received: {ids[~whole][0]}."
-        raise ArgumentError(name, f"must hold integers, the ids of words. {received}", way_out)
+        raise ArgumentError(
+            name, f"must hold integers, the ids of words. Received: {ids[~whole][0]}.", way_out
+        )
     low, high = ids.min(), ids.max()
     if low < lowest or high >= vocabulary_size:  # JAX and XLA would clip or wrap them
         padding = ", or -1 for padding" if lowest < 0 else ""
@@ -84,9 +88,11 @@ def check_tokens(name: str, tokens: ArrayLike, lowest: int, vocabulary_size: int
     values = _values_of(tokens)
     if values is not None:
         if values.ndim != 2 or not values.size or values.dtype.kind not in "iuf":
-            required = "must be an integer array of shape (batch, time), both at least 1."
-            received = f"Received: shape {values.shape}, dtype {values.dtype}."
-            raise ArgumentError(name, f"{required} {received}")
+            raise ArgumentError(
+                name,
+                "must be an integer array of shape (batch, time), both at least 1. Received: "
+                f"shape {values.shape}, dtype {values.dtype}.",
+            )
         check_range(name, values, lowest, vocabulary_size)
 
 

@@ -38,11 +38,13 @@ class TranslationStations(CommonStations):
         arguments = self.arguments()
         for name in NOT_HERE:
             if arguments[name]:
-                required = "must be left out of an encoder-decoder."
-                raise ArgumentError(name, required, **{name: arguments[name]})
+                raise ArgumentError(
+                    name, "must be left out of an encoder-decoder.", **{name: arguments[name]}
+                )
         if not self.embedding.padded:
-            required = "must be True: sentences of a batch differ in length."
-            raise ArgumentError("padded", required, padded=False)
+            raise ArgumentError(
+                "padded", "must be True: sentences of a batch differ in length.", padded=False
+            )
         cell = self.recurrent.cell
         if not issubclass(class_of("cell", cell), RecurrentCell):
             required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
@@ -59,8 +61,11 @@ class TranslationStations(CommonStations):
         if self.attention.attention == "additive":
             name, attentional = "recurrent_units", sizes.recurrent[-1]
             if units not in (None, attentional):
-                required = f"must be that of the highest recurrent layer, {attentional}."
-                raise ArgumentError("attention_units", required, attention_units=units)
+                raise ArgumentError(
+                    "attention_units",
+                    f"must be that of the highest recurrent layer, {attentional}.",
+                    attention_units=units,
+                )
         self.check_tied(sizes, name, attentional)
         return dataclasses.replace(sizes, attentional=attentional)
 
@@ -71,8 +76,11 @@ def _with_layers(arguments: Arguments) -> dict[str, Any]:
     if "depth" not in arguments or cell not in CELLS or "depth" in options_of("cell", cell):
         return dict(arguments)
     if "recurrent_layers" in arguments:
-        required = f"must be left out beside `recurrent_layers` for the cell {cell!r}."
-        raise ArgumentError("depth", required, depth=arguments["depth"])
+        raise ArgumentError(
+            "depth",
+            f"must be left out beside `recurrent_layers` for the cell {cell!r}.",
+            depth=arguments["depth"],
+        )
     renamed = {"depth": "recurrent_layers"}
     return {renamed.get(name, name): value for name, value in arguments.items()}
 
@@ -124,10 +132,11 @@ def encoder_decoder(
     source_size = vocabulary_size if source_vocabulary_size is None else source_vocabulary_size
     check_count("source_vocabulary_size", source_size)
     if share_embeddings and source_size != vocabulary_size:
-        sizes = f"{source_size} source words and {vocabulary_size} target words"
-        received = f"Received: share_embeddings=True, {sizes}."
-        required = "needs one vocabulary of source and target."
-        raise ArgumentError("share_embeddings", f"{required} {received}")
+        raise ArgumentError(
+            "share_embeddings",
+            "needs one vocabulary of source and target. Received: share_embeddings=True, "
+            f"{source_size} source words and {vocabulary_size} target words.",
+        )
     stations = TranslationStations.of(arguments)
     complete = {
         "vocabulary_size": vocabulary_size,
@@ -188,8 +197,10 @@ def _first_states(sizes: list[int], after: list[Tensor], source: Tensor, rule: s
     # The attentional vector, if it is a state, starts as zero.
     encoded, own = [state.shape[-1] for state in after], len(sizes) - len(after)
     if encoded != list(sizes[own:]):
-        states = f"the states of the encoder, of the sizes {encoded}, are not those of the decoder"
-        required = f"must be 'learned' or 'zeros' where {states}, {list(sizes[own:])}."
-        raise ArgumentError("first_state", f"{required} Received: 'encoder'.")
+        raise ArgumentError(
+            "first_state",
+            "must be 'learned' or 'zeros' where the states of the encoder, of the sizes "
+            f"{encoded}, are not those of the decoder, {list(sizes[own:])}. Received: 'encoder'.",
+        )
     zeros = FirstState(sizes[:own], name="first_state")(source) if own else []
     return [*zeros, *after]

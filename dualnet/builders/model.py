@@ -343,6 +343,7 @@ class LanguageModel(StreamModel):
 def check_exports() -> None:
     """Raise `ImportError` for a backend that writes no SavedModel."""
     if (backend := keras.config.backend()) != "tensorflow":
-        required = f"`export` needs the TensorFlow backend. Received: the backend {backend!r}."
-        way_out = "Export its RUN, or the model saved as .keras, in a process with"
-        raise ImportError(f"{required} {way_out} KERAS_BACKEND=tensorflow.")
+        raise ImportError(
+            f"`export` needs the TensorFlow backend. Received: the backend {backend!r}. Export "
+            "its RUN, or the model saved as .keras, in a process with KERAS_BACKEND=tensorflow."
+        )

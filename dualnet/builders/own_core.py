@@ -55,8 +55,11 @@ def core_model(
     graph = _graph(_rebuilt(core) if isinstance(core, str) else core)
     words = int(graph.word_logits.shape[-1])
     if vocabulary_size not in (None, words):
-        required = f"must be that of the Keras model, {words}."
-        raise ArgumentError("vocabulary_size", required, vocabulary_size=vocabulary_size)
+        raise ArgumentError(
+            "vocabulary_size",
+            f"must be that of the Keras model, {words}.",
+            vocabulary_size=vocabulary_size,
+        )
     if not isinstance(core, str):
         core = _configuration(graph.core)
     arguments = {"vocabulary_size": words, "core": core}
@@ -78,8 +81,7 @@ def _graph(core: keras.Model) -> Graph:
     if not (has_tokens and has_states and has_logits):
         model = "keras.Model([tokens, *states], [logits, *new_states]), with int32 tokens (batch, "
         model += "time), logits (batch, time, words), and at least one state (batch, size)"
-        received = f"Received: {core.inputs} to {core.outputs}."
-        raise ArgumentError("core", f"must be {model}. {received}")
+        raise ArgumentError("core", f"must be {model}. Received: {core.inputs} to {core.outputs}.")
     operation, node, _ = logits._keras_history
     read = operation._inbound_nodes[node].input_tensors
     hidden = read[0] if len(read) == 1 and len(read[0].shape) == 3 else logits
@@ -98,9 +100,12 @@ def _configuration(core: keras.Model) -> str:
     # In float32: the rounding of half precision would hide what the check looks for.
     copy = _rebuilt(re.sub('"(mixed_)?b?float16"', '"float32"', text))
     if len(copy.weights) != len(core.weights):
-        required = "must have the same weights when it is built again from its configuration."
-        way_out = " Where two layers share a weight, make them one, such as"
-        raise ArgumentError("core", required, f"{way_out} keras.layers.ReversibleEmbedding.")
+        raise ArgumentError(
+            "core",
+            "must have the same weights when it is built again from its configuration.",
+            " Where two layers share a weight, make them one, such as "
+            "keras.layers.ReversibleEmbedding.",
+        )
     copy.set_weights(core.get_weights())
     _check_reading(copy)
     return text

@@ -53,9 +53,12 @@ def _name_of(argument: str, layer_class: type) -> str:
 def check_registered(argument: str, name: str, what: str) -> None:
     """Raise `ArgumentError` unless a class is registered by `name`."""
     if keras.saving.get_registered_object(name) is None:
-        decorator = "@keras.saving.register_keras_serializable('PACKAGE')"
-        required = f"must be registered with Keras, since files name it: write {decorator} above it"
-        raise ArgumentError(argument, f"{required}. Received: {what}, which is not.")
+        raise ArgumentError(
+            argument,
+            "must be registered with Keras, since files name it: write "
+            f"@keras.saving.register_keras_serializable('PACKAGE') above it. Received: {what}, "
+            "which is not.",
+        )
 
 
 def class_of(argument: str, part: Part) -> Any:
@@ -95,8 +98,10 @@ def _class_named(name: str) -> Any:
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:
-            message = f"{ENVIRONMENT} must name modules that Python finds. Received: {module!r}"
-            raise ImportError(f"{message}. {error}. Set PYTHONPATH to its folder.") from None
+            raise ImportError(
+                f"{ENVIRONMENT} must name modules that Python finds. Received: {module!r}. "
+                f"{error}. Set PYTHONPATH to its folder."
+            ) from None
     return keras.saving.get_registered_object(name)
 
 
@@ -137,8 +142,10 @@ def check_imported(modules: Mapping[str, str]) -> None:
             way_out = f"Import it first: import {module}. In the shell: {ENVIRONMENT}={module}."
             if module == "__main__":
                 way_out = "It was a script or a notebook: run the definition of the class first."
-            what = f"which the module {module!r} registers with Keras and which is not imported"
-            raise ImportError(f"The model has a part {name!r}, {what}. {way_out}")
+            raise ImportError(
+                f"The model has a part {name!r}, which the module {module!r} registers with Keras "
+                f"and which is not imported. {way_out}"
+            )
 
 
 # --- the arguments of a part

@@ -68,9 +68,11 @@ class Reader(keras.Model):
         else:
             answer = super().predict_on_batch(x)
         if not np.isfinite(answer.get("losses", 0.0)).all():
-            required = "must compute finite log-probabilities."
-            way_out = "Train it again, or let it adapt, with a smaller learning_rate."
-            raise ArgumentError("model", f"{required} Received: a model that does not. {way_out}")
+            raise ArgumentError(
+                "model",
+                "must compute finite log-probabilities. Received: a model that does not. Train it "
+                "again, or let it adapt, with a smaller learning_rate.",
+            )
         return answer
 
     def predict_step(self, *args: Any) -> Any:

@@ -78,9 +78,11 @@ class StreamState(layers.Layer):
         of_batch = None if self.batch_size is None else self.batch_size // self.samples
         rows = {len(state) for state in self.first or ()} - {1, of_batch, self.batch_size}
         if rows and of_batch is not None:
-            required = f"must have one row, or {of_batch}, the number of streams."
-            way_out = "Call reset_state with another state."
-            raise ArgumentError("state", f"{required} Received: {rows.pop()} rows. {way_out}")
+            raise ArgumentError(
+                "state",
+                f"must have one row, or {of_batch}, the number of streams. Received: {rows.pop()} "
+                "rows. Call reset_state with another state.",
+            )
         for i, state in enumerate(self._states()):
             first = np.zeros((1, 1)) if self.first is None else self.first[i]
             if len(first) == of_batch:

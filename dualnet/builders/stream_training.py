@@ -168,16 +168,22 @@ class StreamModel(ClearsAllGradients):
         """Raise `ValueError` unless what is trainable, the loss and the samples fit together."""
         below = [w.path for w in self.trainable_variables if not w.path.startswith("gate")]
         if self.gated and below:
-            way_out = "Set trainable = False on the layers of model.core that are not its gate."
-            what = f"A gate is trained on a frozen model. Received: {below[0]!r} is trainable."
-            raise ValueError(f"{what} {way_out}")
+            raise ValueError(
+                f"A gate is trained on a frozen model. Received: {below[0]!r} is trainable. Set "
+                "trainable = False on the layers of model.core that are not its gate."
+            )
         if self.loss is not None and (self.label_smoothing or self._fraternal):
-            required = "must be left out with `label_smoothing` and `fraternal_regularization`."
-            raise ArgumentError("loss", required, loss=self.loss)
+            raise ArgumentError(
+                "loss",
+                "must be left out with `label_smoothing` and `fraternal_regularization`.",
+                loss=self.loss,
+            )
         if self.dropout_samples > 1 and not self._needs_no_logits(training=True):
-            required = "must be 1 with a loss or metrics of your own, with `label_smoothing`, and"
-            received = f"with `fraternal_regularization`. Received: {self.dropout_samples}."
-            raise ArgumentError("dropout_samples", f"{required} {received}")
+            raise ArgumentError(
+                "dropout_samples",
+                "must be 1 with a loss or metrics of your own, with `label_smoothing`, and with "
+                f"`fraternal_regularization`. Received: {self.dropout_samples}.",
+            )
 
     # --- Keras's methods, over streams
 
@@ -316,8 +322,11 @@ class StreamModel(ClearsAllGradients):
         `targets` are those of arrays; batches have their own.
         """
         if getattr(data, "pads", False) and not self.padded:
-            required = "must hold no padding, which this model would read as words."
-            raise ArgumentError("x", required, " Build the model with padded=True.")
+            raise ArgumentError(
+                "x",
+                "must hold no padding, which this model would read as words.",
+                " Build the model with padded=True.",
+            )
         data, tokens, targets, batch_size = look_ahead(data, batch_size, targets)
         self._check_batch(tokens, targets)
         self.check_words("x", data)
@@ -410,8 +419,11 @@ def _weight_of_tokens(
 ) -> Any:
     """Return a weight for each token of `x` from those of rows or tokens, or None."""
     if class_weight is not None:
-        required = "must be None: Keras takes the last axis of targets (batch, time) for classes."
-        raise ArgumentError("class_weight", required, " Give sample_weight, one per token.")
+        raise ArgumentError(
+            "class_weight",
+            "must be None: Keras takes the last axis of targets (batch, time) for classes.",
+            " Give sample_weight, one per token.",
+        )
     tokens_shape = tuple(getattr(x, "shape", ()))
     if sample_weight is None or not tokens_shape:
         return sample_weight

@@ -110,8 +110,9 @@ class TranslationModel(LanguageModel):
 
     def initial_state(self, batch_size: int) -> NoReturn:
         """Raise `ValueError`: the first state of a translation is that of `encode`."""
-        required = "must come from `encode(source)`: a translation has no state without a source."
-        raise ArgumentError("state", required)
+        raise ArgumentError(
+            "state", "must come from `encode(source)`: a translation has no state without a source."
+        )
 
     def _as_inputs(self, tokens: ArrayLike, state: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         ids = as_tokens(tokens, -1, self.vocabulary_size)

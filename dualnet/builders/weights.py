@@ -151,10 +151,12 @@ def transfer(source: LanguageModel, target: LanguageModel, *, match: str = "ids"
     if match == "words":
         by_word, shared = _matched(source, target)
     elif words and target.vocabulary and words.sha256 != target.vocabulary.sha256:
-        received = f"Received: {words!r}, where the target has {target.vocabulary!r}."
-        required = f"must have the vocabulary of `target`, since ids mean words. {received}"
-        way_out = "Load the corpus of the target with vocabulary=source.vocabulary, or match words."
-        raise ArgumentError("source", f"{required} {way_out}")
+        raise ArgumentError(
+            "source",
+            f"must have the vocabulary of `target`, since ids mean words. Received: {words!r}, "
+            f"where the target has {target.vocabulary!r}. Load the corpus of the target with "
+            "vocabulary=source.vocabulary, or match words.",
+        )
     both = [(name, _shape(there[name]), _shape(here[name])) for name in here if name in there]
     result = Transfer(
         taken=tuple(name for name, old, new in both if name in by_word or old == new),
@@ -190,15 +192,18 @@ def _matched(source: LanguageModel, target: LanguageModel) -> tuple[dict[str, np
     places = []  # of each word of the target in the source, -1 for none
     for theirs, own in pairs:
         if theirs is None or own is None:
-            message = "can be 'words' for models with vocabularies. Received: one without."
-            raise ArgumentError("match", message)
+            raise ArgumentError(
+                "match", "can be 'words' for models with vocabularies. Received: one without."
+            )
         ids = {word: i for i, word in enumerate(theirs.words)}
         places.append(np.array([ids.get(word, -1) for word in own.words]))
     if all(theirs.sha256 == own.sha256 for theirs, own in pairs):
         return {}, 0
     if any((place < 0).all() for place in places):
-        message = "must share a word with `target`. Received: vocabularies without a common one."
-        raise ArgumentError("source", message)
+        raise ArgumentError(
+            "source",
+            "must share a word with `target`. Received: vocabularies without a common one.",
+        )
     there, here = weight_names(source), weight_names(target)
     values = {}
     for name, (axis, side) in _word_axes(target).items():
@@ -219,8 +224,11 @@ def _word_axes(model: LanguageModel) -> dict[str, tuple[int, int]]:
     those of its source. It is found as what grows with the vocabulary.
     """
     if model.builder == "core":
-        required = "must be 'ids' for a model from LanguageModel.from_core, with its own layers."
-        raise ArgumentError("match", required, match="words")
+        raise ArgumentError(
+            "match",
+            "must be 'ids' for a model from LanguageModel.from_core, with its own layers.",
+            match="words",
+        )
     more = model.vocabulary_size + 1
     arguments = with_vocabulary_size(model.arguments, more)
     if (size := arguments.get("source_vocabulary_size")) is not None:

@@ -98,9 +98,11 @@ def with_gate(
     """
     check_language_model("model", model)
     if model.gated:
-        received = f"Received: one with gate={model.arguments['gate']!r}."
-        way_out = "Continue to train that gate with fit."
-        raise ArgumentError("model", f"must have no gate. {received} {way_out}")
+        raise ArgumentError(
+            "model",
+            f"must have no gate. Received: one with gate={model.arguments['gate']!r}. Continue to "
+            "train that gate with fit.",
+        )
     if gate == "none":
         raise ArgumentError("gate", "must be 'input', 'input_and_hidden' or 'lstm'.", gate=gate)
     return _rebuild(model, {"gate": gate, "gate_units": units, "gate_dropout": dropout})
@@ -221,13 +223,19 @@ def ensemble_model(
     ]
     sizes = sorted({model.vocabulary_size for model in models})
     if len(sizes) > 1:
-        required = f"must have one vocabulary. Received: models of {sizes} words."
-        raise ArgumentError("members", required, " Give vocabulary_size, which all of them take.")
+        raise ArgumentError(
+            "members",
+            f"must have one vocabulary. Received: models of {sizes} words.",
+            " Give vocabulary_size, which all of them take.",
+        )
     padded = [model.padded for model in models]
     if any(padded) and not all(model.can_mask for model in models):
-        other = "with one from LanguageModel.from_core or with a cache, which knows no padding."
-        required = f"must not mix models of padded sentences, of batching='sentences', {other}"
-        raise ArgumentError("members", required, padded=padded)
+        raise ArgumentError(
+            "members",
+            "must not mix models of padded sentences, of batching='sentences', with one from "
+            "LanguageModel.from_core or with a cache, which knows no padding.",
+            padded=padded,
+        )
     cache.check_padding(any(padded))
     graph = wrap(models, gate, cache)
     return LanguageModel(graph, builder="ensemble", arguments=arguments, name=name)

@@ -71,8 +71,9 @@ class Options(Settings):
 
     def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
         beside = f"{self.flag(other)} {self.option(other).get('metavar', '')}".rstrip()
-        received = f"Received: {getattr(self, name)}."
-        raise ArgumentError(self.flag(name), f"{problem} {beside}. {received}")
+        raise ArgumentError(
+            self.flag(name), f"{problem} {beside}. Received: {getattr(self, name)}."
+        )
 
     @classmethod
     def option(cls, name: str) -> Mapping[str, Any]:

@@ -496,8 +496,9 @@ def _pairs_to_evaluate(
     """
     if options.pairs is None:
         if not run.is_folder:
-            message = "must be given for a .keras file, which records no pairs."
-            raise ArgumentError("--pairs", message)
+            raise ArgumentError(
+                "--pairs", "must be given for a .keras file, which records no pairs."
+            )
         return cast(PairCorpus, run.corpus()), False
     is_table = os.path.isfile(options.pairs)
     is_divided = is_table and (options.split or run.own_reading(options.pairs))
@@ -512,8 +513,9 @@ def _pairs_to_evaluate(
 
 def _check_keep(keep: str, run: Run) -> None:
     if not run.is_folder:
-        message = f"needs a RUN folder, whose card it copies. Received: {str(run.path)!r}."
-        raise ArgumentError("--keep", message)
+        raise ArgumentError(
+            "--keep", f"needs a RUN folder, whose card it copies. Received: {str(run.path)!r}."
+        )
     check_own(keep, name="keep")
     check_new(Path(keep), name="keep", may_hold=EARLY_FILES)
 
@@ -524,5 +526,7 @@ def _check_kind(options: Evaluate, translates: bool) -> None:
     what = "language models" if translates else "models that translate"
     for name in options.changed():
         if (name in of_translators) != translates and name not in of_both:
-            received = f"Received: {options.run_folder!r}, of another model."
-            raise ArgumentError(options.flag(name), f"is for {what}. {received}")
+            raise ArgumentError(
+                options.flag(name),
+                f"is for {what}. Received: {options.run_folder!r}, of another model.",
+            )

@@ -46,8 +46,10 @@ class Output:
         self.progress, begun, is_foreign = self.find()
         if is_foreign or (self.progress in begun and not resume):
             way_out = ", or go on with what a killed command wrote there: --resume" * (not resume)
-            received = f"Received: {str(path)!r}, which exists. Choose another{way_out}."
-            raise FileExistsError(f"`--output` must be new. {received}")
+            raise FileExistsError(
+                f"`--output` must be new. Received: {str(path)!r}, which exists. Choose "
+                f"another{way_out}."
+            )
         for file in begun:
             saved = read_json(file)
             self._check_same(saved["settings"], of_shard=file == self.progress)
@@ -86,9 +88,11 @@ class Output:
         """Skip the last block that is written, the first of `blocks`; check the text up to it."""
         last = next(blocks, None) if self.after else None
         if self.read and (last is None or last.read != self.read):
-            received = "Received: a text that differs from it. Choose another --output."
-            required = f"must read the text with which {self.path} was begun. {received}"
-            raise ArgumentError("--resume", required)
+            raise ArgumentError(
+                "--resume",
+                f"must read the text with which {self.path} was begun. Received: a text that "
+                "differs from it. Choose another --output.",
+            )
 
     def write(self, blocks: Iterable[tuple[Block, list[Row]]]) -> None:
         """Write the rows of blocks, from that of index `after` on."""
@@ -104,8 +108,10 @@ class Output:
         except OSError as error:
             if not is_full(error):
                 raise
-            way_out = "Free some space, then go on with the same command and --resume."
-            raise OSError(f"{str(self.path)!r} is not whole: {error.strerror}. {way_out}") from None
+            raise OSError(
+                f"{str(self.path)!r} is not whole: {error.strerror}. Free some space, then go on "
+                "with the same command and --resume."
+            ) from None
         finally:
             self.close(whole=whole)
         self._save()

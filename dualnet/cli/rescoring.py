@@ -82,8 +82,9 @@ class Rescore(Setting, Rescoring):
         if self.best and table and self.output is None:
             raise ArgumentError("--best", "needs --output FILE beside the table of --tune.")
         if self.format == "kaldi" and self.output is None and not (self.best or table):
-            required = "must be given for lists of Kaldi, which are several files, or --best."
-            raise ArgumentError("--output", required)
+            raise ArgumentError(
+                "--output", "must be given for lists of Kaldi, which are several files, or --best."
+            )
 
 
 def rescore(options: Rescore) -> Result | None:
@@ -100,8 +101,9 @@ def rescore(options: Rescore) -> Result | None:
     lists = list(rescoring.read_nbest(options.nbest, format=options.format, scores=options.scores))
     # Mistakes are reported before anything is scored.
     if not lists:
-        received = f"Received: {options.nbest!r}, which is empty."
-        raise ArgumentError("NBEST", f"must hold n-best lists. {received}")
+        raise ArgumentError(
+            "NBEST", f"must hold n-best lists. Received: {options.nbest!r}, which is empty."
+        )
     check_lists(lists, names, weights)
     ids = [nbest.id for nbest in lists]
     sources = None

@@ -46,8 +46,11 @@ def check_shard(name: str, value: str) -> tuple[int, int]:
 def check_output(name: str, value: str) -> None:
     """Raise `ArgumentError` unless `value` can be written and its suffix names a format."""
     if Path(value).suffix not in FORMATS:
-        required = f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format."
-        raise ArgumentError(name, required, **{name: value})
+        raise ArgumentError(
+            name,
+            f"must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, which says the format.",
+            **{name: value},
+        )
     if Path(value).suffix != ".parquet":
         check_output_file(f"--{name}", value)
 

@@ -158,8 +158,9 @@ def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:
     folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "")
     if options.pairs is None:
         if options.corpus is None and not options.resume:
-            message = "must be given, or --pairs for a model that translates. Received: none."
-            raise ArgumentError("--corpus", message)
+            raise ArgumentError(
+                "--corpus", "must be given, or --pairs for a model that translates. Received: none."
+            )
         return options.corpus or Run.open_folder(folder).corpus()
     settings = {"tokenizer": options.asked_tokenizers()}
     # Resolved, for a folder with the name of a model of the zoo.

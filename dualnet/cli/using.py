@@ -68,8 +68,9 @@ def look(options: Look) -> Result:
     runs = [open_language_model(run) for run in options.run_folders or shipped_of_english()]
     for path in (*(run.path for run in runs), options.file):
         if path and os.path.realpath(path) == os.path.realpath(options.output):
-            required = "must not be a file that is read."
-            raise ArgumentError("--output", f"{required} Received: {options.output!r}.")
+            raise ArgumentError(
+                "--output", f"must not be a file that is read. Received: {options.output!r}."
+            )
     text = ("\n" if options.texts or options.column else "").join(options.lines())
     looking = quietly("dualnet.looking")
     settings = Looking.fields_of(options.changed())
@@ -184,8 +185,10 @@ def export(options: Export) -> Result:
     """
     run = Run.open(options.run_folder)
     if os.path.isdir(options.path) and os.listdir(options.path):  # before the model is loaded
-        received = f"Received: {options.path!r}, which holds files. Choose another."
-        raise ArgumentError("path", f"must be new or empty. {received}")
+        raise ArgumentError(
+            "path",
+            f"must be new or empty. Received: {options.path!r}, which holds files. Choose another.",
+        )
     serving = quietly("dualnet.serving")
     model = run.model()
     format = options.format or serving.format_of(options.path)

@@ -54,8 +54,10 @@ def encoded(text: Text, settings: Settings) -> Encoded:
         whole = _open(folder, text, vocabulary) or encode(text, settings)
         if _stamps(text) != stamps:
             shutil.rmtree(folder, ignore_errors=True)  # its key is the hash of another text
-            received = f"Received: {text.source!r}, which did. Load the corpus again."
-            raise ValueError(f"A text file must not change while it is read. {received}")
+            raise ValueError(
+                f"A text file must not change while it is read. Received: {text.source!r}, which "
+                "did. Load the corpus again."
+            )
     return whole
 
 

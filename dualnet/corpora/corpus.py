@@ -193,15 +193,20 @@ def load(
     100
     """
     if tokenizer is not None and vocabulary is not None:
-        required = "must be None with `vocabulary`, which is one."
-        raise ArgumentError("tokenizer", required, tokenizer=tokenizer)
+        raise ArgumentError(
+            "tokenizer", "must be None with `vocabulary`, which is one.", tokenizer=tokenizer
+        )
     asked = vocabulary or tokenizer
     named, vocabulary = choose_tokenizer(asked, documents, lowercase)
     sizes = {"vocabulary_size": vocabulary_size, "min_count": min_count}
     wanted = {name: size for name, size in sizes.items() if size is not None}
     if wanted and (vocabulary is not None or named != Vocabulary.kind):
-        message = "is for words that are learnt from the text."
-        raise ArgumentError(next(iter(wanted)), message, **wanted, tokenizer=vocabulary or named)
+        raise ArgumentError(
+            next(iter(wanted)),
+            "is for words that are learnt from the text.",
+            **wanted,
+            tokenizer=vocabulary or named,
+        )
     if vocabulary is not None:
         lowercase, documents = lowercase or vocabulary.lowercase, vocabulary.documents
     text = locate(name_or_folder, path, lowercase, download, documents or "line", fractions)
@@ -273,8 +278,11 @@ def choose_tokenizer(
         check_choice("documents", documents, DOCUMENTS)
     if isinstance(tokenizer, Tokenizer):
         if documents not in (None, tokenizer.documents):
-            required = f"must be {tokenizer.documents!r}, as the vocabulary says."
-            raise ArgumentError("documents", required, documents=documents)
+            raise ArgumentError(
+                "documents",
+                f"must be {tokenizer.documents!r}, as the vocabulary says.",
+                documents=documents,
+            )
         return tokenizer.kind, tokenizer
     name = os.fspath(tokenizer or Vocabulary.kind)
     if tokenizer_suffix(name) or os.sep in name:
@@ -296,8 +304,11 @@ def locate(
     file = Path(address).expanduser()
     named = address in NAMES
     if fractions is not None and (named or file.is_dir()):
-        required = f"divide a single file, and {address!r} has its splits."
-        raise ArgumentError("fractions", required, fractions=fractions)
+        raise ArgumentError(
+            "fractions",
+            f"divide a single file, and {address!r} has its splits.",
+            fractions=fractions,
+        )
     if address == EMBEDDED:  # lower case except for N
         return Text(EMBEDDED, "embedded", {}, documents, lowercase)
     if not named and file.is_file():

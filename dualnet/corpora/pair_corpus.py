@@ -196,8 +196,10 @@ def load_pairs(
     }
     train = pairs["train"]
     if "train" in splits and not len(train):
-        received = f"{train.empty} with an empty side, {train.too_long} of more than {max_tokens} "
-        raise ValueError(f"Train must have a pair that is kept. Received: {received}tokens.")
+        raise ValueError(
+            f"Train must have a pair that is kept. Received: {train.empty} with an empty side, "
+            f"{train.too_long} of more than {max_tokens} tokens."
+        )
     return PairCorpus(
         name=name,
         source=source,
@@ -225,8 +227,11 @@ def _tokenizers(
         name, tokenizer = choose_tokenizer(side, lowercase=lowercase)
         if tokenizer is None:
             if not lines:
-                required = "must be one that exists, where the split 'train' is not read."
-                raise ArgumentError("tokenizer", required, tokenizer=name)
+                raise ArgumentError(
+                    "tokenizer",
+                    "must be one that exists, where the split 'train' is not read.",
+                    tokenizer=name,
+                )
             settings = Settings(tokenizer=name, min_count=1)
             tokenizer = learnt((line + END for line in lines), settings, lowercase=lowercase)
         tokenizer.require_eos("tokenizer", f"must contain {EOS}, which ends a text.")
@@ -234,8 +239,12 @@ def _tokenizers(
         tokenizers.append(tokenizer)
     source, target = tokenizers[0], tokenizers[-1]
     if not lowercase <= source.lowercase == target.lowercase:  # a RUN keeps one flag for both
-        required = "must lower-case both sides, as `lowercase` says, or neither."
-        raise ArgumentError("tokenizer", required, tokenizer=(source, target), lowercase=lowercase)
+        raise ArgumentError(
+            "tokenizer",
+            "must lower-case both sides, as `lowercase` says, or neither.",
+            tokenizer=(source, target),
+            lowercase=lowercase,
+        )
     if target == source:
         target = source
     return names[0] if len({*names}) == 1 else tuple(names), (source, target)

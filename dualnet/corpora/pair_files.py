@@ -26,15 +26,20 @@ def read_splits(
     """Return the lines of the `splits` of a folder or of a table, see `load_pairs`."""
     if files is not None:
         if not {*splits} <= {*files} <= {*SPLITS} or any(len(pair) != 2 for pair in files.values()):
-            required = "must map 'train', 'valid' and 'test' to two paths each, source and target."
-            raise ArgumentError("files", required, files=files)
+            raise ArgumentError(
+                "files",
+                "must map 'train', 'valid' and 'test' to two paths each, source and target.",
+                files=files,
+            )
         return {split: _read([root / path for path in files[split]], languages) for split in splits}
     if root.is_file():
         return _divided(root, languages, splits)
     if not root.is_dir():
         hint = did_you_mean(str(root), ["numbers"])
-        message = "The folder or table of pairs must exist, or be 'numbers'."
-        raise FileNotFoundError(f"{message} Received: {str(root)!r}.{hint}")
+        raise FileNotFoundError(
+            "The folder or table of pairs must exist, or be 'numbers'. Received: "
+            f"{str(root)!r}.{hint}"
+        )
     return {split: _read(_find(root, split, languages), languages) for split in splits}
 
 
@@ -46,9 +51,11 @@ def _find(folder: Path, split: str, languages: tuple[str, str]) -> list[Path]:
             if len(paths) > 1 and all(sides):
                 received = ", ".join(path.name for path in paths)
                 example = paths[0].name.partition(".")[2]
-                way_out = f"Give all that follows {stem!r}, e.g. {example!r}."
-                message = f"must name one file of a split. Received: {received}. {way_out}"
-                raise ArgumentError(name, message)
+                raise ArgumentError(
+                    name,
+                    f"must name one file of a split. Received: {received}. Give all that follows "
+                    f"{stem!r}, e.g. {example!r}.",
+                )
         if all(sides):
             return [paths[0] for paths in sides]
     tables = files_named(folder, [f"{stem}.tsv{end}" for stem in STEMS[split] for end in ENDS])
@@ -96,9 +103,10 @@ def _divided(path: Path, languages: tuple[str, str], splits: Sequence[str]) -> d
         return {splits[0]: (source, target)}
     bounds = [round(len(source) * share) for share in (0, 0.9, 0.95, 1)]
     if len({*bounds}) < 4:
-        message = "A table of pairs must have at least 20 lines to be divided."
-        way_out = "Give a folder with train.tsv, valid.tsv and test.tsv."
-        raise ValueError(f"{message} Received: {str(path)!r} with {len(source)}. {way_out}")
+        raise ValueError(
+            f"A table of pairs must have at least 20 lines to be divided. Received: {str(path)!r} "
+            f"with {len(source)}. Give a folder with train.tsv, valid.tsv and test.tsv."
+        )
     parts = zip(SPLITS, map(slice, bounds, bounds[1:]))
     return {split: (source[part], target[part]) for split, part in parts}
 
@@ -109,15 +117,18 @@ def _read_table(path: Path, languages: tuple[str, str]) -> Lines:
     head, columns, first = rows[0], [0, 1], 1
     missing = [language for language in languages if language not in head]
     if len(missing) == 1:
-        message = f"The first line of a table must name both languages, or none of them. {path} has"
-        received = f"{', '.join(head)}, and not {missing[0]!r}."
-        raise ValueError(f"{message} {received}{did_you_mean(missing[0], head)}")
+        raise ValueError(
+            f"The first line of a table must name both languages, or none of them. {path} has "
+            f"{', '.join(head)}, and not {missing[0]!r}.{did_you_mean(missing[0], head)}"
+        )
     if not missing:
         rows, columns, first = rows[1:], [head.index(language) for language in languages], 2
     for number, row in enumerate(rows or [[]], first):
         if len(row) <= max(columns):
-            message = "A table of pairs must have source and target in each line, separated by a "
-            raise ValueError(f"{message}tab. Received: {str(path)!r}, line {number}.")
+            raise ValueError(
+                "A table of pairs must have source and target in each line, separated by a tab. "
+                f"Received: {str(path)!r}, line {number}."
+            )
     return [row[columns[0]] for row in rows], [row[columns[1]] for row in rows]
 
 

@@ -79,8 +79,9 @@ class Records:
                 with opened(path) as file:
                     packed |= isinstance(file, GzipFile)
         except OSError as error:
-            received = f"Received: {str(path)!r}: {error.strerror}."
-            raise ValueError(f"FILE must be a text file. {received}{hint}") from None
+            raise ValueError(
+                f"FILE must be a text file. Received: {str(path)!r}: {error.strerror}.{hint}"
+            ) from None
         size = sum(path.stat().st_size for path in files) if len(files) == len(paths) else None
 
         def read() -> Iterator[Line]:
@@ -117,8 +118,9 @@ class Records:
 
     def _unpacked_size(self) -> int:
         if self.size is None:
-            message = "needs a FILE whose size is known. Received: a pipe. Write it to a file."
-            raise ArgumentError("--shard", message)
+            raise ArgumentError(
+                "--shard", "needs a FILE whose size is known. Received: a pipe. Write it to a file."
+            )
         if not self.packed:
             return self.size
         return max((line.end for line in lines(*self.paths)), default=0)

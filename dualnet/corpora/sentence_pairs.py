@@ -88,8 +88,11 @@ def _rows(table: Any, names: list[Any], sentences: Sequence[Column]) -> Iterator
     sources = {**dict(zip(SENTENCES, sentences)), **{key: key for key in KEYS[2:] if key in names}}
     columns = [column_of(table, names, source) for source in sources.values()]
     if isinstance(columns[0], str):
-        message = f"must be a sequence of pairs, or a table. Received: {table!r}."
-        raise ArgumentError("pairs", message, " Give one pair as [pair].")
+        raise ArgumentError(
+            "pairs",
+            f"must be a sequence of pairs, or a table. Received: {table!r}.",
+            " Give one pair as [pair].",
+        )
     return (dict(zip(sources, values)) for values in zip(*columns, strict=True))
 
 
@@ -116,7 +119,6 @@ def _pair(record: Any, *, default: str, place: str) -> SentencePair:
         text = record.get(key)
         # JSON can escape half of a surrogate pair, which UTF-8 cannot hold.
         if not isinstance(text, str) or not text.strip() or SURROGATE.search(text):
-            received = f"{text!a} in {place}"
-            raise ValueError(f"Each pair must have text as {key!r}. Received: {received}.")
+            raise ValueError(f"Each pair must have text as {key!r}. Received: {text!a} in {place}.")
     good, bad, uid, field = (record[key] for key in KEYS)
     return SentencePair(good, bad, uid, field, place)

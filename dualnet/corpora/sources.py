@@ -94,8 +94,12 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
     that begins where a split does to the split before.
     """
     if len(fractions) != 3 or min(fractions) <= 0:
-        required = "must be three numbers above 0, the shares of train, valid and test."
-        raise ArgumentError("fractions", required, " Give, e.g., (90, 5, 5).", fractions=fractions)
+        raise ArgumentError(
+            "fractions",
+            "must be three numbers above 0, the shares of train, valid and test.",
+            " Give, e.g., (90, 5, 5).",
+            fractions=fractions,
+        )
     with open(path, "rb") as file:
         total = sum(1 for _ in file)
     train, valid, _ = (round(total * share) for share in np.cumsum(fractions) / np.sum(fractions))
@@ -138,8 +142,10 @@ def find(name: str, path: StrPath | None, download: bool) -> Path:
     if data := os.environ.get("DUALNET_DATA"):
         parent = Path(data).expanduser()
         if not parent.is_dir():
-            message = "The environment variable DUALNET_DATA must name an existing folder."
-            raise FileNotFoundError(f"{message} Received: {data!r}.")
+            raise FileNotFoundError(
+                "The environment variable DUALNET_DATA must name an existing folder. Received: "
+                f"{data!r}."
+            )
         if (parent / name).is_dir():
             return parent / name
     cache = cache_folder() / name

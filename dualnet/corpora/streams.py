@@ -31,9 +31,11 @@ def streams(tokens: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.ndarray
     tokens = check_ids("tokens", tokens)
     length = (len(tokens) - 1) // batch_size
     if length < 1:
-        required = f"must hold at least batch_size + 1 = {batch_size + 1} ids."
-        way_out = "Use a smaller `batch_size` or a longer text."
-        raise ArgumentError("tokens", f"{required} Received: {len(tokens)} ids. {way_out}")
+        raise ArgumentError(
+            "tokens",
+            f"must hold at least batch_size + 1 = {batch_size + 1} ids. Received: {len(tokens)} "
+            "ids. Use a smaller `batch_size` or a longer text.",
+        )
     end = batch_size * length
     return (
         tokens[:end].reshape(batch_size, length),

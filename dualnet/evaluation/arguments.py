@@ -62,9 +62,11 @@ def check_sentences(model: LanguageModel, name: str = "by_sentence") -> tuple[To
     """
     vocabulary, eos_id = vocabulary_with_eos(model, way_out=f"Leave `{name}` False.")
     if model.cache_size:
-        required = "must be False for a model with a cache, which each sentence would empty."
-        received = f"Received: {name}=True, a cache of {model.cache_size} words."
-        raise ArgumentError(name, f"{required} {received}")
+        raise ArgumentError(
+            name,
+            "must be False for a model with a cache, which each sentence would empty. Received: "
+            f"{name}=True, a cache of {model.cache_size} words.",
+        )
     return vocabulary, eos_id
 
 
@@ -77,12 +79,16 @@ def check_translators(models: Sequence[LanguageModel]) -> None:
             required = "must be a model that translates."
             raise ArgumentError("model", f"{required} Received: {which}.", way_out)
         if model.vocabulary is None or model.source_vocabulary is None:
-            required = "must have `vocabulary` and `source_vocabulary`."
-            way_out = "Set them, or train it on a corpus of pairs."
-            raise ArgumentError("model", f"{required} Received: one without. {way_out}")
+            raise ArgumentError(
+                "model",
+                "must have `vocabulary` and `source_vocabulary`. Received: one without. Set them, "
+                "or train it on a corpus of pairs.",
+            )
         model.vocabulary.require_eos("model", f"must have {EOS} among the words of its target.")
     vocabularies = {model.vocabulary.sha256 for model in models}
     if len(vocabularies) != 1:
-        required = "must be at least one, and all of one target vocabulary."
-        received = f"Received: {len(models)} models of {len(vocabularies)} vocabularies."
-        raise ArgumentError("model", f"{required} {received}")
+        raise ArgumentError(
+            "model",
+            f"must be at least one, and all of one target vocabulary. Received: {len(models)} "
+            f"models of {len(vocabularies)} vocabularies.",
+        )

@@ -124,9 +124,11 @@ def _scores(scorer: Callable[[np.ndarray], ArrayLike], tokens: np.ndarray) -> np
     """Return the scores of `tokens` as float64; raise `ArgumentError` for none of their kind."""
     scores = np.asarray(scorer(tokens.copy()), np.float64)
     if scores.ndim not in (1, 2) or len(tokens) - len(scores) not in (0, 1):
-        required = "must return one log-probability, or those of all words, for each id."
-        received = f"Received: shape {scores.shape} for {len(tokens)} ids."
-        raise ArgumentError("scorer", f"{required} {received}")
+        raise ArgumentError(
+            "scorer",
+            "must return one log-probability, or those of all words, for each id. Received: shape "
+            f"{scores.shape} for {len(tokens)} ids.",
+        )
     if np.isnan(scores).any() or (scores > 1e-3).any():
         raise ArgumentError("scorer", "must return logarithms of probabilities, at most 0.")
     return scores

@@ -97,8 +97,9 @@ def compare(
     block = max(1, min(500, len(one) // 20)) if block is None else check_count("block", block)
     starts = np.arange(0, len(one), block)
     if len(starts) < 10:
-        required = "must leave at least 10 blocks."
-        raise ArgumentError("block", f"{required} Received: {block} of {len(one)} tokens.")
+        raise ArgumentError(
+            "block", f"must leave at least 10 blocks. Received: {block} of {len(one)} tokens."
+        )
     sums, counts = np.add.reduceat(one - other, starts), np.diff([*starts, len(one)])
     rng = np.random.default_rng(seed)
     drawn = rng.multinomial(len(starts), np.full(len(starts), 1 / len(starts)), resamples)

@@ -30,9 +30,11 @@ class DropoutReader(Reader):
         rates = (pair for own in all_arguments(arguments) for pair in own.items())
         active = {name for name, rate in rates if name.endswith("_dropout") and np.any(rate)}
         if not active:
-            required = "must be 0 for a model without dropout, all passes of which are equal."
-            received = "Received: a model whose dropout rates are all 0."
-            raise ArgumentError("mc_dropout_samples", f"{required} {received}")
+            raise ArgumentError(
+                "mc_dropout_samples",
+                "must be 0 for a model without dropout, all passes of which are equal. Received: "
+                "a model whose dropout rates are all 0.",
+            )
         random_state = random.getstate()  # a new model draws its seeds from it
         try:
             copy = BUILDERS[model.builder](**arguments)

@@ -179,8 +179,10 @@ def minimal_pairs(
         for sentence in (pair.good, pair.bad):
             ids.append(vocabulary.encode(sentence))
             if not len(ids[-1]):
-                received = f"{sentence!a} in {pair.place}, which {vocabulary!r} reads as none"
-                raise ValueError(f"Each sentence must hold a token. Received: {received}.")
+                raise ValueError(
+                    f"Each sentence must hold a token. Received: {sentence!a} in {pair.place}, "
+                    f"which {vocabulary!r} reads as none."
+                )
     keys = [of_sentence.tobytes() for of_sentence in ids]
     streams = {key: np.insert(of_sentence, 0, eos_id) for key, of_sentence in zip(keys, ids)}
     losses = scoring.read(reader_of(model, questions.losses), [*streams.values()])["losses"]

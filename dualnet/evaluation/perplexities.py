@@ -159,8 +159,9 @@ def evaluate(
     tokens = check_tokens(tokens, model.vocabulary_size, least=1 if request.by_sentence else 2)
     top_k, words = request.top_k, model.vocabulary_size
     if max(top_k, default=0) > words:
-        required = f"must be at most {words}, the size of the vocabulary."
-        raise ArgumentError("top_k", required, top_k=max(top_k))
+        raise ArgumentError(
+            "top_k", f"must be at most {words}, the size of the vocabulary.", top_k=max(top_k)
+        )
     if request.by_sentence:
         plan = _sentences(model, tokens, whole=request.mc_dropout_samples > 0)
     elif request.window is not None:
@@ -241,8 +242,10 @@ def _streams(tokens: np.ndarray, request: Evaluating) -> _Plan:
     """Return the plan of a text as `batch_size` streams."""
     pairs, batch_size = len(tokens) - 1, request.batch_size
     if batch_size > pairs:
-        required = f"must be at most the {pairs} predicted tokens."
-        raise ArgumentError("batch_size", f"{required} Received: batch_size={batch_size}.")
+        raise ArgumentError(
+            "batch_size",
+            f"must be at most the {pairs} predicted tokens. Received: batch_size={batch_size}.",
+        )
     default = DROPOUT_STEPS if request.mc_dropout_samples else max(16, scoring.WORK // batch_size)
     length = math.ceil(pairs / batch_size)
     steps = min(request.sequence_length or default, length)

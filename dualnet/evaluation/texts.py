@@ -173,8 +173,11 @@ def _source_ids(
     `text` and `source` are the arguments of `score`.
     """
     if isinstance(model, TranslationModel) != (source is not None):
-        required = "must be what `text` translates, for a model that translates and for no other."
-        raise ArgumentError("source", required, model=getattr(model, "name", model))
+        raise ArgumentError(
+            "source",
+            "must be what `text` translates, for a model that translates and for no other.",
+            model=getattr(model, "name", model),
+        )
     if not isinstance(model, TranslationModel):
         return []
     check_translators([model])
@@ -182,7 +185,8 @@ def _source_ids(
     table_or_texts = (text, source) if is_column else (source,)
     source_texts = texts_of("source", *table_or_texts, called="source").texts
     if len(source_texts) != len(texts):
-        message = f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
-        raise ArgumentError("source", message)
+        raise ArgumentError(
+            "source", f"must be one for each text. Received: {len(source_texts)} for {len(texts)}."
+        )
     encode = model.source_vocabulary.encode
     return [encode(check_line("source", item)) for item in source_texts]

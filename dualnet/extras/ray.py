@@ -66,8 +66,11 @@ class Scorer:
         self.column, self.end = column, end
         request = (Surprising if format == "surprisal" else Scoring).of(settings)
         if settings.get("adapt"):
-            message = "must be False: the weights would depend on which texts an actor has read."
-            raise ArgumentError("adapt", message, adapt=True)
+            raise ArgumentError(
+                "adapt",
+                "must be False: the weights would depend on which texts an actor has read.",
+                adapt=True,
+            )
         model = load(run)
         self.scorer: Any
         if format == "pairs":

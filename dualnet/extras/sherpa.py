@@ -131,8 +131,9 @@ def check_sherpa(model: LanguageModel, tokens: StrPath) -> TokenMap:
     check_exports()
     _layers(model)
     if model.vocabulary is None:
-        required = "must have a vocabulary to find `tokens` in."
-        raise ArgumentError("model", f"{required} Received: one without.")
+        raise ArgumentError(
+            "model", "must have a vocabulary to find `tokens` in. Received: one without."
+        )
     return token_map(tokens, model.vocabulary)
 
 
@@ -177,9 +178,11 @@ def _layers(model: LanguageModel) -> tuple[int, int]:
     if layers and all(plain) and len(set(sizes)) == 1 and len(sizes) == 2 * len(layers):
         return len(layers), sizes[0]
     cells = sorted({type(layer.cell).__name__ for layer in layers})
-    required = "must be another for a model whose layers are not all plain LSTMs of one size."
-    received = f"Received: format='sherpa-onnx', layers of {cells} with states of sizes {sizes}."
-    raise ArgumentError("format", f"{required} {received}")
+    raise ArgumentError(
+        "format",
+        "must be another for a model whose layers are not all plain LSTMs of one size. Received: "
+        f"format='sherpa-onnx', layers of {cells} with states of sizes {sizes}.",
+    )
 
 
 def _read_tokens(path: StrPath) -> list[str]:
@@ -191,9 +194,11 @@ def _read_tokens(path: StrPath) -> list[str]:
             continue
         *name, last = words
         if len(name) > 1 or not last.isdecimal() or int(last) in names:
-            required = "must hold a token and its id on each line, each id once."
-            received = f"Received: {line.place}: {line.text.strip()!r}."
-            raise ArgumentError("tokens", f"{required} {received}")
+            raise ArgumentError(
+                "tokens",
+                "must hold a token and its id on each line, each id once. Received: "
+                f"{line.place}: {line.text.strip()!r}.",
+            )
         names[int(last)] = name[0] if name else " "
     if not names or max(names) >= len(names):
         received = f"Received: {os.fspath(path)!r} with {len(names)} tokens."

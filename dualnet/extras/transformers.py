@@ -222,8 +222,12 @@ class _Reading(_Saved, transformers.PreTrainedModel):
             is_token = is_token & attention_mask[:, -time:].bool()
         wrong = input_ids[is_token & ((input_ids < 0) | (input_ids > last))]
         if len(wrong):
-            required = f"must hold ids of the model, 0 to {last}, at tokens."
-            raise ArgumentError("input_ids", required, f" {FIXED}", input_ids=wrong.tolist())
+            raise ArgumentError(
+                "input_ids",
+                f"must hold ids of the model, 0 to {last}, at tokens.",
+                f" {FIXED}",
+                input_ids=wrong.tolist(),
+            )
         cache = past_key_values if cache is None else cache
         with keras.device(str(self.device)):
             network = self._bound()

@@ -95,14 +95,17 @@ def alignments(
     if translations is None:
         translations = [best for best, *_ in translation.translations(model, texts, **settings)]
     elif settings:
-        message = "cannot be combined with `translations`. Leave it out."
-        raise ArgumentError(next(iter(settings)), message)
+        raise ArgumentError(
+            next(iter(settings)), "cannot be combined with `translations`. Leave it out."
+        )
     if isinstance(translations, (str, Translation)):
         translations = [translations]
     translations = list(translations)
     if len(translations) != len(texts):
-        message = f"must be one for each text. Received: {len(translations)} for {len(texts)}."
-        raise ArgumentError("translations", message)
+        raise ArgumentError(
+            "translations",
+            f"must be one for each text. Received: {len(translations)} for {len(texts)}.",
+        )
     vocabulary = model.vocabulary
     targets = [_ids(target, vocabulary) for target in translations]
     sources = [model.source_vocabulary.encode(text) for text in texts]

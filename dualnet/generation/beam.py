@@ -151,8 +151,7 @@ def beam_search(
         log_p, states = step(tokens.astype(np.int32), states)
         log_p = np.array(ops.convert_to_numpy(log_p), np.float64)
         if not log_p.max() < np.inf:
-            required = "must return log-probabilities."
-            raise ArgumentError("step", f"{required} Received: {log_p.max()}.")
+            raise ArgumentError("step", f"must return log-probabilities. Received: {log_p.max()}.")
         log_p[:, excluded] = NONE
         return *top_columns(log_p, min(beam, log_p.shape[-1])), states
 

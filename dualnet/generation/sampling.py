@@ -330,8 +330,12 @@ def generate(
         raise ArgumentError("prompt", "must hold at least one string. Received: an empty sequence.")
     request = Drawing.of(settings)
     if on_text is not None and request.beam is not None:
-        required = "cannot be combined with `beam`, whose text is known at the end."
-        raise ArgumentError("on_text", required, " Leave one of them out.", beam=request.beam)
+        raise ArgumentError(
+            "on_text",
+            "cannot be combined with `beam`, whose text is known at the end.",
+            " Leave one of them out.",
+            beam=request.beam,
+        )
     vocabulary = vocabulary_of(model)
     streams = streams_of(vocabulary, prompts, request.stop_at_eos)
     start = 0 if vocabulary.eos_id is None else 1

@@ -24,9 +24,11 @@ class KerasCell(ConfiguredLayer):
         state_size = getattr(cell, "state_size", None)
         sizes = keras.tree.flatten(state_size)
         if not all(isinstance(size, int) for size in sizes):
-            required = "must have `state_size`, an int or a list of them,"
-            received = f"Received: {type(cell).__name__} with state_size={state_size!r}."
-            raise ArgumentError("cell", f"{required} and `call(inputs, states)`. {received}")
+            raise ArgumentError(
+                "cell",
+                "must have `state_size`, an int or a list of them, and `call(inputs, states)`. "
+                f"Received: {type(cell).__name__} with state_size={state_size!r}.",
+            )
         self.cell = cell
         self.state_size = sizes
         self.output_size = getattr(cell, "output_size", None) or sizes[0]

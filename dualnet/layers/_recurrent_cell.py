@@ -150,10 +150,11 @@ class RecurrentCell(ConfiguredLayer):
 
     def call(self, inputs, states, training=False, masks=None):
         if masks is None and training and self.mask_specs():
-            cell = f"`{type(self).__name__}` with a dropout rate above 0"
-            fault = "cannot train under `keras.layers.RNN`, which passes no masks to a cell."
-            way_out = "Wrap it in `dualnet.layers.Recurrence`, or set its dropout rates to 0."
-            raise ValueError(f"{cell} {fault} {way_out}")
+            raise ValueError(
+                f"`{type(self).__name__}` with a dropout rate above 0 cannot train under "
+                "`keras.layers.RNN`, which passes no masks to a cell. Wrap it in "
+                "`dualnet.layers.Recurrence`, or set its dropout rates to 0."
+            )
         masks = masks or {}
         return self.step(self.input_projection(inputs, masks), states, masks)
 
@@ -307,12 +308,16 @@ def check_forget_bias(value):
     with contextlib.suppress(ValueError):
         if value.startswith(CHRONO) and 2 < float(value.removeprefix(CHRONO)) < math.inf:
             return value
-    required = "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'."
-    raise _checks.ArgumentError("forget_bias", required, forget_bias=value)
+    raise _checks.ArgumentError(
+        "forget_bias",
+        "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'.",
+        forget_bias=value,
+    )
 
 
 def _check_locked(locked, dropouts):
     if any(place not in dropouts for place in locked):
-        required = f"must be a list of some of {list(dropouts)}."
-        raise _checks.ArgumentError("locked", required, locked=locked)
+        raise _checks.ArgumentError(
+            "locked", f"must be a list of some of {list(dropouts)}.", locked=locked
+        )
     return tuple(locked)

@@ -121,8 +121,11 @@ class DepthGatedLSTMCell(RecurrentCell):
         sizes = [self.units] * (depth - 1) if lower_units is None else list(lower_units)
         self.lower_units = None if lower_units is None else sizes
         if len(sizes) != depth - 1:
-            required = f"must have a size for each of the {depth} layers of `depth` but the last."
-            raise ArgumentError("lower_units", required, lower_units=sizes)
+            raise ArgumentError(
+                "lower_units",
+                f"must have a size for each of the {depth} layers of `depth` but the last.",
+                lower_units=sizes,
+            )
         self.layer_units = [*(check_count("units", size) for size in sizes), self.units]
         self.peepholes = check_choice("peepholes", peepholes, PEEPHOLES)
         self.coupled = coupled

@@ -122,8 +122,12 @@ class DOCOutput(TiedLayer, SeededLayer):
         self.balance = check_penalty("balance", balance)
         self.balance_form = check_choice("balance_form", balance_form, BALANCE_FORMS)
         if self.balance and sum(self.experts) == 1:
-            required = "must be 0 with a single expert, which needs no balance."
-            raise ArgumentError("balance", required, balance=balance, experts=experts)
+            raise ArgumentError(
+                "balance",
+                "must be 0 with a single expert, which needs no balance.",
+                balance=balance,
+                experts=experts,
+            )
 
     def _listed(self, of_layers):
         """Return the shapes, tensors or masks of the layers that are read, as a list."""

@@ -67,10 +67,12 @@ class MogrifierLSTMCell(LSTMCell):
         self, units, *, rounds=5, rank=None, mogrifier_dropout=0.0, mogrifier_l2=0.0, **kwargs
     ):
         if kwargs.get("mask_per_gate"):
-            required = "must be False for the Mogrifier,"
-            reason = "whose masks are applied before the rounds, which all gates share."
-            received = "Received: mask_per_gate=True. Use `LSTMCell`, or one mask for all gates."
-            raise ArgumentError("mask_per_gate", f"{required} {reason} {received}")
+            raise ArgumentError(
+                "mask_per_gate",
+                "must be False for the Mogrifier, whose masks are applied before the rounds, "
+                "which all gates share. Received: mask_per_gate=True. Use `LSTMCell`, or one mask "
+                "for all gates.",
+            )
         super().__init__(units, **kwargs)
         self.rounds = check_count("rounds", rounds, least=0)
         self.rank = rank if rank is None else check_count("rank", rank, least=0)

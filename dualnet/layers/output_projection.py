@@ -57,8 +57,9 @@ class OutputProjection(TiedLayer):
     def __init__(self, vocabulary_size=None, *, tied_to=None, use_bias=True, **kwargs):
         super().__init__(tied_to=tied_to, **kwargs)
         if vocabulary_size is None and tied_to is None:
-            message = "or `tied_to` must be given. Received: None for both."
-            raise ArgumentError("vocabulary_size", message)
+            raise ArgumentError(
+                "vocabulary_size", "or `tied_to` must be given. Received: None for both."
+            )
         size = tied_to.input_dim if vocabulary_size is None else vocabulary_size
         self.vocabulary_size = check_count("vocabulary_size", size)
         if tied_to is not None:
@@ -68,9 +69,11 @@ class OutputProjection(TiedLayer):
     def build(self, input_shape):
         units = input_shape[-1]
         if self.tied_to is not None and self.tied_to.output_dim != units:
-            required = "must have as many features as the embedding that the output is tied to,"
-            received = f"Received: {units} features."
-            raise ArgumentError("inputs", f"{required} {self.tied_to.output_dim}. {received}")
+            raise ArgumentError(
+                "inputs",
+                "must have as many features as the embedding that the output is tied to, "
+                f"{self.tied_to.output_dim}. Received: {units} features.",
+            )
         self.build_output(units)
 
     def call(self, inputs, targets=None, temperature=None):

@@ -143,9 +143,11 @@ class Recurrence(SeededLayer):
         elif not tree.is_nested(initial_state):
             initial_state = [initial_state]
         if len(initial_state) != len(sizes := self.cell.state_size):
-            required = f"must be a list of {len(sizes)} tensors (batch, size), with the sizes"
-            received = f"Received: {len(initial_state)} tensors."
-            raise ArgumentError("initial_state", f"{required} {list(sizes)}. {received}")
+            raise ArgumentError(
+                "initial_state",
+                f"must be a list of {len(sizes)} tensors (batch, size), with the sizes "
+                f"{list(sizes)}. Received: {len(initial_state)} tensors.",
+            )
         states = [ops.cast(state, self.variable_dtype) for state in initial_state]
         # Time first from here on.
         sequence = ops.transpose(sequence, (1, 0, 2))

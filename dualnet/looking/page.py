@@ -113,8 +113,9 @@ def look(
     (2, ['name', 'fixed', 'learning'])
     """
     if text is None:
-        required = "must be given: look(models, text), or look(text=...) for the English ones."
-        raise ArgumentError("text", required)
+        raise ArgumentError(
+            "text", "must be given: look(models, text), or look(text=...) for the English ones."
+        )
     request = Looking.of(settings)
     request.check_adapts(statistics=statistics)
     if not check_text("text", text).strip():
@@ -158,8 +159,11 @@ def _named(models: Models) -> dict[str, Model]:
     if isinstance(models, (LanguageModel, str, os.PathLike)):
         models = [models]
     if not models:
-        message = "must be a model, the path of a RUN, a list of them, or a dict of names to them."
-        raise ArgumentError("models", message, models=models)
+        raise ArgumentError(
+            "models",
+            "must be a model, the path of a RUN, a list of them, or a dict of names to them.",
+            models=models,
+        )
     named: dict[str, Model] = {}
     short = [_name(model) for model in models]
     for model, base in zip(models, short):
@@ -194,8 +198,10 @@ def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
 
 def _check_units(ids: np.ndarray, tokenizer: Tokenizer) -> None:
     if len(ids) > MOST_TOKENS:
-        message = f"must have at most {MOST_TOKENS:,} tokens."
-        raise ArgumentError("text", f"{message} Received: {len(ids):,}. Show a part of it.")
+        raise ArgumentError(
+            "text",
+            f"must have at most {MOST_TOKENS:,} tokens. Received: {len(ids):,}. Show a part of it.",
+        )
     words = ids[ids != tokenizer.eos_id]
     unknown = -1 if tokenizer.unk_id is None else tokenizer.unk_id
     if (words == unknown).all():

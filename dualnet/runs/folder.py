@@ -158,6 +158,7 @@ def read_sums(folder: Path) -> dict[str, list[str]]:
     try:
         return read_json(file) if file.is_file() else {}
     except ValueError as error:
-        message = f"{SUMS} of a RUN folder must be unchanged. Received: {str(file)!r}, damaged or"
-        way_out = "Delete it to accept the other files."
-        raise ValueError(f"{message} edited. {way_out}") from error
+        raise ValueError(
+            f"{SUMS} of a RUN folder must be unchanged. Received: {str(file)!r}, damaged or "
+            "edited. Delete it to accept the other files."
+        ) from error

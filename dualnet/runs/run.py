@@ -70,13 +70,16 @@ class Run:
         if path.is_dir():
             return cls.open_folder(path)
         if not path.is_file():
-            message = f"`{name}` must be a RUN folder or a .keras file. Received: {str(path)!r},"
-            hint = f"{_hint(str(path))} {shipped.names_of_shipped()}"
-            raise FileNotFoundError(f"{message} which does not exist.{hint}")
+            raise FileNotFoundError(
+                f"`{name}` must be a RUN folder or a .keras file. Received: {str(path)!r}, which "
+                f"does not exist.{_hint(str(path))} {shipped.names_of_shipped()}"
+            )
         if path.suffix != ".keras":
-            message = f"must be a RUN folder or a .keras file. Received: {str(path)!r}."
-            way_out = "To load weights alone, build the model and call model.load_weights."
-            raise ArgumentError(name, f"{message} {way_out}")
+            raise ArgumentError(
+                name,
+                f"must be a RUN folder or a .keras file. Received: {str(path)!r}. To load weights "
+                "alone, build the model and call model.load_weights.",
+            )
         return cls(path, {})
 
     @classmethod
@@ -101,8 +104,11 @@ class Run:
     def check_language_model(self, name: str = "run", way_out: str = "") -> Run:
         """Return this RUN, which the argument `name` is, unless it is one of a translator."""
         if self.translates:
-            received = f"Received: {str(self.path)!r}, which translates."
-            raise ArgumentError(name, f"must be of a language model. {received}", way_out)
+            raise ArgumentError(
+                name,
+                f"must be of a language model. Received: {str(self.path)!r}, which translates.",
+                way_out,
+            )
         return self
 
     @property
@@ -123,8 +129,10 @@ class Run:
 
         file = self.path / files.CARD
         if self.table["builder"] not in BUILDERS:
-            message = f"`builder` must be one of {sorted(BUILDERS)}."
-            raise ValueError(f"{file}: {message} Restore the card, or train again.")
+            raise ValueError(
+                f"{file}: `builder` must be one of {sorted(BUILDERS)}. Restore the card, or train "
+                "again."
+            )
         check_imported(self.table.get("parts", {}))
         return Card(
             **{k: self.table[k] for k in (*files.CARD_KEYS, "config", "recipe") if k in self.table},
@@ -141,8 +149,11 @@ class Run:
         """The tokeniser, that of the target in a translator's RUN."""
         if tokenizer := self._tokenizer(""):
             return tokenizer
-        names = f"its tokeniser, one of {', '.join(TOKENIZER_FILES)}"
-        raise _missing(self.path, names, "Restore it, or train again.")
+        raise _missing(
+            self.path,
+            f"its tokeniser, one of {', '.join(TOKENIZER_FILES)}",
+            "Restore it, or train again.",
+        )
 
     @functools.cached_property
     def source_vocabulary(self) -> Tokenizer:
@@ -188,17 +199,21 @@ class Run:
             return loading.load_keras_file(self.path)
         card = self.card
         if not (self.path / files.WEIGHTS).is_file():
-            name = f"{files.WEIGHTS}, which the first epoch writes"
-            raise _missing(self.path, name, "Resume the run with --resume, or train again.")
+            raise _missing(
+                self.path,
+                f"{files.WEIGHTS}, which the first epoch writes",
+                "Resume the run with --resume, or train again.",
+            )
         self.check_sums()
         try:
             return loading.build_with_weights(card, self)
         except FileNotFoundError:
             raise
         except Exception as error:  # only possible in an edited folder without sums.json
-            message = "The files of a RUN folder must belong together. Received: "
-            received = f"{str(self.path)!r}, which was edited ({loading.first_line(error)})"
-            raise ValueError(f"{message}{received}. Restore it, or train again.") from error
+            raise ValueError(
+                f"The files of a RUN folder must belong together. Received: {str(self.path)!r}, "
+                f"which was edited ({loading.first_line(error)}). Restore it, or train again."
+            ) from error
 
     def corpus(self, *, download: bool = True) -> Corpus | PairCorpus:
         """Load the corpus that the model was trained on, with its vocabulary.
@@ -211,8 +226,10 @@ class Run:
             way_out = "To go on, name them: --pairs FOLDER, or corpora.load_pairs in Python."
         is_named = name in corpora.NAMES
         if source == name and not is_named:
-            fault = f"{self.path.name!r}, a shipped model or made of one, comes without its text."
-            raise FileNotFoundError(f"{fault} {way_out}")
+            raise FileNotFoundError(
+                f"{self.path.name!r}, a shipped model or made of one, comes without its text. "
+                f"{way_out}"
+            )
         if source != "embedded" and not is_named and not os.path.exists(source):
             fault = f"The corpus of {self.path.name!r}, {source!r}, may have moved."
             raise FileNotFoundError(f"{fault} {way_out}")
@@ -237,8 +254,9 @@ class Run:
             )
             corpus = dataclasses.replace(read, **{key: self.read_as[key] for key in files.LEARNT})
         if corpus.sha256 != self.trained_on["sha256"]:
-            fault = f"The text of {corpus.name!r} in {source!r} is not that of the run."
-            raise ValueError(f"{fault} {way_out}")
+            raise ValueError(
+                f"The text of {corpus.name!r} in {source!r} is not that of the run. {way_out}"
+            )
         return corpus
 
     def check_sums(self, names: Iterable[str] = files.SUMMED) -> None:
@@ -251,10 +269,11 @@ class Run:
         for name in sorted(unchecked & {*sums}):
             file = self.path / name
             if file.is_file() and sha256_of(file) not in sums[name]:
-                message = f"{name} of a RUN folder must be unchanged. Received: {str(file)!r},"
-                fault = f"damaged or edited: its SHA-256 is not in {files.SUMS}"
-                way_out = f"Restore it, or delete {files.SUMS} to accept the file."
-                raise ValueError(f"{message} {fault}. {way_out}")
+                raise ValueError(
+                    f"{name} of a RUN folder must be unchanged. Received: {str(file)!r}, damaged "
+                    f"or edited: its SHA-256 is not in {files.SUMS}. Restore it, or delete "
+                    f"{files.SUMS} to accept the file."
+                )
         self._checked |= unchecked
 
     @functools.cached_property

@@ -100,6 +100,9 @@ def check_own(folder: StrPath, *, name: str = "output") -> None:
     Errors call the argument `name`.
     """
     if is_shipped(find_run(folder)):
-        message = f"must be a folder of your own. Received: {os.fspath(folder)!r}, a shipped model,"
-        way_out = "Give another folder; to start from its weights, use --weights, or `weights`."
-        raise ArgumentError(name, f"{message} which is never written to. {way_out}")
+        raise ArgumentError(
+            name,
+            f"must be a folder of your own. Received: {os.fspath(folder)!r}, a shipped model, "
+            "which is never written to. Give another folder; to start from its weights, use "
+            "--weights, or `weights`.",
+        )

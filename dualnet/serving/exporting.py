@@ -167,11 +167,18 @@ def export(model: LanguageModel, path: StrPath, **settings: Unpack[ExportingArgu
     for name, formats in ONLY_FOR.items():
         if getattr(request, name) is not None and format not in formats:
             others = " and ".join(map(repr, formats))
-            required = f"must be None for format={format!r}, and is for {others}."
-            raise ArgumentError(name, required, **{name: getattr(request, name)})
+            raise ArgumentError(
+                name,
+                f"must be None for format={format!r}, and is for {others}.",
+                **{name: getattr(request, name)},
+            )
     if format != "saved_model" and isinstance(model, TranslationModel):
-        required = "must be 'saved_model' for a model that translates."
-        raise ArgumentError("format", required, " Export it as a SavedModel.", format=format)
+        raise ArgumentError(
+            "format",
+            "must be 'saved_model' for a model that translates.",
+            " Export it as a SavedModel.",
+            format=format,
+        )
     write = _export_file if SUFFIXES[format] else _export_folder
     write(model, path, format, request)
     return path
@@ -225,8 +232,11 @@ def _write_saved_model(model: LanguageModel, request: Exporting, folder: Path) -
 
 def _export_file(model: LanguageModel, path: Path, format: str, request: Exporting) -> None:
     if path.suffix.lower() != SUFFIXES[format] or path.is_dir():
-        required = f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}."
-        raise ArgumentError("path", required, path=str(path))
+        raise ArgumentError(
+            "path",
+            f"must be a file that ends in {SUFFIXES[format]!r} for format={format!r}.",
+            path=str(path),
+        )
     files_of = _writer(model, format, request)
     from dualnet.serving import learning, one_step
 
@@ -280,8 +290,9 @@ def _check_new_or_empty(directory: Path) -> None:
     is_folder = directory.is_dir()
     if any(directory.iterdir()) if is_folder else directory.exists():
         problem = "which holds files" if is_folder else "which is a file"
-        received = f"Received: {str(directory)!r}, {problem}."
-        raise FileExistsError(f"`path` must be new or empty. {received} Choose another.")
+        raise FileExistsError(
+            f"`path` must be new or empty. Received: {str(directory)!r}, {problem}. Choose another."
+        )
 
 
 @contextlib.contextmanager
@@ -300,6 +311,8 @@ def _explained(name: str, path: Path) -> Iterator[None]:
         # Of TensorFlow: "{{node ...}} FILE; No space left on device [Op:SaveV2]"
         text = str(getattr(error, "message", error))
         reason = getattr(error, "strerror", None) or re.sub(r"(?s).*; | \[Op:.*", "", text)
-        required = f"`{name}` must be a place where files can be written."
-        message = f"{required} Received: {str(path)!r} ({reason}). Choose another place."
-        raise (type(error) if isinstance(error, OSError) else OSError)(message) from None
+        kind = type(error) if isinstance(error, OSError) else OSError
+        raise kind(
+            f"`{name}` must be a place where files can be written. Received: {str(path)!r} "
+            f"({reason}). Choose another place."
+        ) from None

@@ -32,8 +32,11 @@ class FileLearning(Learning):
         with dtype_policy("float32"):
             super().__init__(model, request)
         if self.lesson.through_time:
-            required = "must name weights above the recurrence, for a file: its graph has no loop."
-            raise ArgumentError("learn", required, learn=request.learn)
+            raise ArgumentError(
+                "learn",
+                "must name weights above the recurrence, for a file: its graph has no loop.",
+                learn=request.learn,
+            )
         which = self.lesson.which
         read: dict[int, Tensor] = {}
         _depends(which.graph.word_logits, {id(weight) for weight in which.weights.values()}, read)

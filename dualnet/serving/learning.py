@@ -35,14 +35,21 @@ class Learning:
 
     def __init__(self, model: LanguageModel, request: Exporting) -> None:
         if isinstance(model, TranslationModel):
-            required = "must be None for a translator, whose export does not learn."
-            raise ArgumentError("learn", required, " dualnet.Learner does.", learn=request.learn)
+            raise ArgumentError(
+                "learn",
+                "must be None for a translator, whose export does not learn.",
+                " dualnet.Learner does.",
+                learn=request.learn,
+            )
         self.lesson = Lesson(model, adapted(model, request.learn, name="learn"), "sgd")
         if not (self.lesson.by_row and self.lesson.masked):
             names = ", ".join(map(repr, ["connection", *ADDED]))
-            required = f"must name weights that learn for each row of a batch: {names}, 'matrix:8'"
-            others = "with a rank, or several, in a model without a cache or a core of your own."
-            raise ArgumentError("learn", f"{required} {others}", learn=request.learn)
+            raise ArgumentError(
+                "learn",
+                f"must name weights that learn for each row of a batch: {names}, 'matrix:8' with "
+                "a rank, or several, in a model without a cache or a core of your own.",
+                learn=request.learn,
+            )
         self.settings = new_learner(model, request).settings
 
     def settings_of(self, inputs: Tensors) -> Tensor:

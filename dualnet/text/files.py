@@ -66,8 +66,10 @@ def lines(*paths: StrPath) -> Iterator[Line]:
                     yield Line(text, source, number, start + offset, start + end)
                     offset = end
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            received = f"Received: {source!r}, after line {number}: {error}."
-            raise ValueError(f"A file compressed by gzip must be intact. {received}") from None
+            raise ValueError(
+                f"A file compressed by gzip must be intact. Received: {source!r}, after line "
+                f"{number}: {error}."
+            ) from None
         start += offset
 
 
@@ -102,9 +104,10 @@ def text_of(data: bytes, source: str, *, offset: int = 0, line: int = 0) -> str:
         if not offset or line:
             line = max(line, 1) + data.count(b"\n", 0, error.start)
             place += f", in line {line}"
-        way_out = "Unpack it if it is compressed, else convert it, e.g. with iconv."
-        message = f"A text file must be UTF-8. Received: {source!r} with {place}. {way_out}"
-        raise ValueError(message) from None
+        raise ValueError(
+            f"A text file must be UTF-8. Received: {source!r} with {place}. Unpack it if it is "
+            "compressed, else convert it, e.g. with iconv."
+        ) from None
     text = text.replace("\r\n", "\n")
     return text if offset else text.removeprefix("\ufeff")  # the byte order mark
 
@@ -135,9 +138,10 @@ def read_table(path: str) -> dict[str, Sequence[Any]]:
                 raise csv.Error(f"{len(row)} cells")
             cells.append(row)
     except csv.Error as error:
-        required = f"A table must have a cell in each row for each of its different names {names}."
-        received = f"Received: {path!r}, line {rows.line_num}: {error}."
-        raise ValueError(f"{required} {received}") from None
+        raise ValueError(
+            f"A table must have a cell in each row for each of its different names {names}. "
+            f"Received: {path!r}, line {rows.line_num}: {error}."
+        ) from None
     return dict(zip(names, zip(*cells)))
 
 

@@ -54,8 +54,9 @@ def train_tokenizer(
         raise ArgumentError("texts", "must be a sequence of strings. Received: one string.")
     special = as_texts(special)
     if EOS in special:
-        required = f"must not hold {EOS}, which stands where a document ends."
-        raise ArgumentError("special", required, special=special)
+        raise ArgumentError(
+            "special", f"must not hold {EOS}, which stands where a document ends.", special=special
+        )
     learnt = check_size(kind, size, special=len(special))
     first = [EOS] if kind == "bpe" else [EOS, UNK]
     options: dict[str, Any] = {"show_progress": False, "special_tokens": first}

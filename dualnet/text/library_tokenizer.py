@@ -68,9 +68,11 @@ class LibraryTokenizer(Tokenizer):
             object.__setattr__(self, "json", tokenizer.to_str())
         size, ids = tokenizer.get_vocab_size(), sorted(tokenizer.get_vocab().values())
         if ids != [*range(size)]:
-            required = "must give each token an id of its own, from 0 on without gaps."
-            received = f"Received: {size} tokens with ids up to {max(ids)}."
-            raise ArgumentError("tokenizer", f"{required} {received}")
+            raise ArgumentError(
+                "tokenizer",
+                f"must give each token an id of its own, from 0 on without gaps. Received: {size} "
+                f"tokens with ids up to {max(ids)}.",
+            )
         for token in self._added.values() if self._byte_level else ():
             text = token["content"]
             if text in self._data["model"]["vocab"] and _bytes_of(text) != text.encode():

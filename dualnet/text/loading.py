@@ -58,8 +58,9 @@ def load_tokenizer(path: StrPath, *, documents: str = "line", lowercase: bool = 
         required = "a file that can be read"
         if isinstance(error, ValueError):
             required = f"the file {FORMATS[suffix]}"
-        message = f"must be {required}. Received: {os.fspath(path)!r}: {error}"
-        raise ArgumentError("tokenizer", message) from None
+        raise ArgumentError(
+            "tokenizer", f"must be {required}. Received: {os.fspath(path)!r}: {error}"
+        ) from None
     model = tokenizer._data["model"]
     if model["vocab"] == byte_units() and not model.get("merges") and not lowercase:
         return ByteTokenizer(documents)

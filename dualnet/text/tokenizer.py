@@ -247,8 +247,10 @@ class Tokenizer(abc.ABC):
     def _checked(self, ids: Iterable[int]) -> list[int]:
         checked = [operator.index(i) for i in ids]
         if checked and not 0 <= min(checked) <= max(checked) < len(self):
-            received = f"Received: {min(checked)} to {max(checked)}."
-            raise ArgumentError("ids", f"must be from 0 to {len(self) - 1}. {received}")
+            raise ArgumentError(
+                "ids",
+                f"must be from 0 to {len(self) - 1}. Received: {min(checked)} to {max(checked)}.",
+            )
         return checked
 
     def require_eos(self, argument: str = "text", required: str = NO_EOS, way_out: str = "") -> int:

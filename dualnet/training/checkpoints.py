@@ -75,9 +75,10 @@ def save(
             shutil.rmtree(old)
         return parent / name
     except OSError as error:
-        reason = f"into {str(parent)!r} ({error.strerror or error})"
-        way_out = "Earlier checkpoints are intact: free some space, then resume with --resume."
-        raise OSError(f"A checkpoint could not be written {reason}. {way_out}") from None
+        raise OSError(
+            f"A checkpoint could not be written into {str(parent)!r} ({error.strerror or error}). "
+            "Earlier checkpoints are intact: free some space, then resume with --resume."
+        ) from None
 
 
 def is_finite(model: LanguageModel) -> bool:
@@ -121,9 +122,10 @@ def restore(
                 write_file(folder, saved.name, saved.read_bytes())
         return progress
     if damaged:
-        received = f"{str(folder)!r}, whose {len(damaged)} checkpoints are all damaged"
-        message = f"A RUN folder must hold an intact checkpoint. Received: {received}."
-        raise ValueError(f"{message} Train again, into a new folder.")
+        raise ValueError(
+            f"A RUN folder must hold an intact checkpoint. Received: {str(folder)!r}, whose "
+            f"{len(damaged)} checkpoints are all damaged. Train again, into a new folder."
+        )
     return None
 
 

@@ -429,9 +429,10 @@ class Checkpoint(Stage):
 
     def stop(self) -> NoReturn:
         progress, steps = self.training.progress, self.training.steps
-        place = f"step {progress.step} of {steps} of epoch {len(progress.history) + 1}"
-        way_out = "To continue, repeat the command with --resume."
-        raise Stopped(f"Stopped and saved after {place}. {way_out}")
+        raise Stopped(
+            f"Stopped and saved after step {progress.step} of {steps} of epoch "
+            f"{len(progress.history) + 1}. To continue, repeat the command with --resume."
+        )
 
     # --- divergence
 

@@ -60,9 +60,11 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
     """
     card = RunFolder.open_folder(run).check_language_model().card
     if is_gated(card.config):
-        message = f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
-        way_out = "Continue its training with --resume."
-        raise ArgumentError("run", f"{message}gate={card.config['gate']!r}. {way_out}")
+        raise ArgumentError(
+            "run",
+            f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
+            f"gate={card.config['gate']!r}. Continue its training with --resume.",
+        )
     if not settings.get("resume"):  # a resumed run keeps the settings that it started with
         published = zoo.card(GATED)
         gate = {key: value for key, value in published.config.items() if key.startswith("gate")}
@@ -106,8 +108,9 @@ def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
     True
     """
     if len(runs := list(runs)) < 2:
-        message = f"must be at least two RUN folders. Received: {[*map(str, runs)]}."
-        raise ArgumentError("runs", message)
+        raise ArgumentError(
+            "runs", f"must be at least two RUN folders. Received: {[*map(str, runs)]}."
+        )
     first, *others = [read_card(run) for run in runs]
     recipe = first.recipe  # with the batches that all have, or else streams, which all can read
     if len({card.recipe.get("batching", "streams") for card in (first, *others)}) > 1:

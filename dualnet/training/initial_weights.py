@@ -40,8 +40,11 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
         if "vocabulary_size" in read_as:  # an argument of the builder
             others["vocabulary_size"] = read_as.pop("vocabulary_size")
         for name, value in read_as.items():
-            message = f"must be None for a `{type(corpus).__name__}`, which is read already."
-            raise ArgumentError(name, message, **{name: value})
+            raise ArgumentError(
+                name,
+                f"must be None for a `{type(corpus).__name__}`, which is read already.",
+                **{name: value},
+            )
     if "tokenizer" in read_as:  # as a card holds it
         read_as["tokenizer"] = os.fspath(read_as["tokenizer"])
     if "fractions" in read_as:
@@ -132,17 +135,22 @@ def load_start(
     try:
         result = transfer(source, model, match="words" if source.vocabulary else "ids")
     except ValueError as error:
-        message = f"must be of a model like this one. Received: {weights!r}. {error}"
-        raise ArgumentError("weights", message) from None
+        raise ArgumentError(
+            "weights", f"must be of a model like this one. Received: {weights!r}. {error}"
+        ) from None
     for name, before, shape in result.other_shape if goes_on else ():
-        message = f"Settings must keep the sizes of {weights!r}. Received: settings that give "
-        way_out = "Leave out those that change sizes, or train a model of the zoo with `weights`."
-        raise ValueError(f"{message}{name} the shape {shape}, where it has {before}. {way_out}")
+        raise ValueError(
+            f"Settings must keep the sizes of {weights!r}. Received: settings that give {name} "
+            f"the shape {shape}, where it has {before}. Leave out those that change sizes, or "
+            "train a model of the zoo with `weights`."
+        )
     unmatched = [*(name for name, *_ in result.other_shape), *result.missing]
     lacking = [name for name in unmatched if not name.startswith("gate")]
     if is_gated(card.config) and lacking:
-        message = "must hold every weight of the model below the gate, in the same shape."
-        received = f"{weights!r}, without {', '.join(lacking)}"
-        way_out = "Pass the RUN of a model that differs only in the gate."
-        raise ArgumentError("weights", f"{message} Received: {received}. {way_out}")
+        raise ArgumentError(
+            "weights",
+            "must hold every weight of the model below the gate, in the same shape. Received: "
+            f"{weights!r}, without {', '.join(lacking)}. Pass the RUN of a model that differs "
+            "only in the gate.",
+        )
     return result

@@ -74,8 +74,11 @@ def num_words(corpus: Corpus | PairCorpus, keep_every: str, *, steps: int) -> in
         words = sum(len(decode(train[i : i + CHUNK + 1]).split()) for i in starts)
         words -= sum(len(decode(train[i : i + 1]).split()) for i in starts[1:])
     if min(first for first, _ in ranges(keep_every)) * steps < words:
-        message = f"must not ask for less than the words of a step, here {-(-words // steps):,}."
-        raise ArgumentError("keep_every", message, keep_every=keep_every)
+        raise ArgumentError(
+            "keep_every",
+            f"must not ask for less than the words of a step, here {-(-words // steps):,}.",
+            keep_every=keep_every,
+        )
     return words
 
 

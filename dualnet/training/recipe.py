@@ -301,8 +301,12 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
     for name in overrides.keys() - {*known}:
         lists = f"help(dualnet.builders.{card.builder}) and help(dualnet.training.Recipe)"
         way_out = did_you_mean(name, known) or f" {lists} list them."
-        message = "must be an argument of the builder or of the recipe."
-        raise ArgumentError(name, message, way_out, **{name: overrides[name]})
+        raise ArgumentError(
+            name,
+            "must be an argument of the builder or of the recipe.",
+            way_out,
+            **{name: overrides[name]},
+        )
     of_recipe = {*fields}
     if "members" not in card.config:
         of_recipe -= part_options({**card.config, **overrides})

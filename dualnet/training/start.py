@@ -139,11 +139,19 @@ def prepare(
 ) -> Training:
     """Return a new run for these arguments of `train`; write nothing."""
     if not isinstance(name, (str, os.PathLike, Card)):
-        required = "must be a model of the zoo, a RUN folder or a card."
-        raise ArgumentError("name", required, " A model itself has compile and fit.", name=name)
+        raise ArgumentError(
+            "name",
+            "must be a model of the zoo, a RUN folder or a card.",
+            " A model itself has compile and fit.",
+            name=name,
+        )
     if not isinstance(corpus, (str, os.PathLike, Corpus, PairCorpus)):
-        required = "must be a corpus, the name of one, a folder or a file."
-        raise ArgumentError("corpus", required, " Write texts into a file.", corpus=corpus)
+        raise ArgumentError(
+            "corpus",
+            "must be a corpus, the name of one, a folder or a file.",
+            " Write texts into a file.",
+            corpus=corpus,
+        )
     check_own(folder)
     read_as, overrides = initial_weights.reading(corpus, settings)
     goes_on = weights is None and not isinstance(name, Card) and bool(card_of_run(name))
@@ -191,8 +199,10 @@ def ready(folder: Path, card: Card, recipe: Recipe, corpus: AnyCorpus) -> Traini
     batches = batches_of(corpus, "train", recipe, seed=card.seed)
     valid_batches = batches_of(corpus, "valid", recipe)
     if isinstance(corpus, Corpus) and len(corpus.test) < 2:
-        received = f"{len(corpus.test)} in {corpus.source!r}. Choose a longer text"
-        raise ValueError(f"The split 'test' must hold at least 2 tokens. Received: {received}.")
+        raise ValueError(
+            f"The split 'test' must hold at least 2 tokens. Received: {len(corpus.test)} in "
+            f"{corpus.source!r}. Choose a longer text."
+        )
     words = kept.num_words(corpus, recipe.keep_every, steps=len(batches))
     keras.utils.set_random_seed(card.seed)
     model = compiled_model(card, recipe, corpus)
@@ -217,8 +227,12 @@ def check_model(card: Card, config: Mapping[str, Any], corpus: AnyCorpus | str) 
     translates = card.builder == "encoder_decoder"
     if translates != isinstance(corpus, PairCorpus):
         way_out = " Load pairs with corpora.load_pairs, or --pairs FOLDER." * translates
-        message = f"must be {'pairs' if translates else 'a text'} for the model {card.name!r}."
-        raise ArgumentError("corpus", message, way_out, corpus=corpus)
+        raise ArgumentError(
+            "corpus",
+            f"must be {'pairs' if translates else 'a text'} for the model {card.name!r}.",
+            way_out,
+            corpus=corpus,
+        )
 
 
 def fit_to_corpus(
@@ -226,8 +240,11 @@ def fit_to_corpus(
 ) -> dict[str, Any]:
     """Return `config` with the vocabulary sizes of `corpus`, and padded if batches are."""
     if isinstance(corpus, PairCorpus) != (recipe.batching == "pairs"):
-        message = "must be 'pairs' for a corpus of pairs, and for no other."
-        raise ArgumentError("batching", message, batching=recipe.batching)
+        raise ArgumentError(
+            "batching",
+            "must be 'pairs' for a corpus of pairs, and for no other.",
+            batching=recipe.batching,
+        )
     size = len(corpus.vocabulary)
     if overrides.get("vocabulary_size", size) != size:
         message = f"must be that of the corpus, {size}."
@@ -238,9 +255,11 @@ def fit_to_corpus(
     if isinstance(corpus, PairCorpus):
         is_shared = corpus.source_vocabulary.sha256 == corpus.vocabulary.sha256
         if config.get("share_embeddings") and not is_shared:
-            message = "needs one tokeniser for both sides. Received: True, and two, "
-            way_out = "Load the pairs with joint=True."
-            raise ArgumentError("share_embeddings", f"{message}{corpus.tokenizer!r}. {way_out}")
+            raise ArgumentError(
+                "share_embeddings",
+                "needs one tokeniser for both sides. Received: True, and two, "
+                f"{corpus.tokenizer!r}. Load the pairs with joint=True.",
+            )
         return {**fitted, "source_vocabulary_size": len(corpus.source_vocabulary)}
     return padded(fitted) if recipe.batching == "sentences" else fitted
 
@@ -250,8 +269,12 @@ def padded(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "members" in arguments:
         return with_members(arguments, padded)
     if arguments.get("padded", True) is False:
-        message = "must be True with batching='sentences', whose batches are padded."
-        raise ArgumentError("padded", message, " Leave it out.", padded=False)
+        raise ArgumentError(
+            "padded",
+            "must be True with batching='sentences', whose batches are padded.",
+            " Leave it out.",
+            padded=False,
+        )
     return {**arguments, "padded": True}
 
 
@@ -356,8 +379,10 @@ def has_begun(folder: Path) -> bool:
     if (folder / run_folder.CARD).is_file():
         return True
     if not folder.is_dir() or is_used(folder, may_hold=run_folder.EARLY_FILES):
-        received = f"{str(folder)!r}, without {run_folder.CARD}. Train again, without --resume"
-        raise FileNotFoundError(f"--resume needs a RUN folder. Received: {received}.")
+        raise FileNotFoundError(
+            f"--resume needs a RUN folder. Received: {str(folder)!r}, without {run_folder.CARD}. "
+            "Train again, without --resume."
+        )
     return False
 
 
@@ -412,9 +437,10 @@ def _check_resumable(run: Run, has_checkpoint: bool) -> None:
     note = run.table.get("note", "")
     is_trained = note.startswith(kept.NOTE) or (run.path / "metrics.csv").is_file()
     if is_trained and not has_checkpoint:
-        message = "--resume needs the checkpoints of a RUN. Received: "
-        way_out = "Fine-tune it into a new RUN: give the folder in place of a model."
-        raise FileNotFoundError(f"{message}{str(run.path)!r}, without any. {note} {way_out}")
+        raise FileNotFoundError(
+            f"--resume needs the checkpoints of a RUN. Received: {str(run.path)!r}, without any. "
+            f"{note} Fine-tune it into a new RUN: give the folder in place of a model."
+        )
 
 
 def _resumed_card(
@@ -427,8 +453,11 @@ def _resumed_card(
     if not isinstance(name, Card) and source_of(name) != card.weights:
         card_name = zoo.card(name).name  # else it began with this RUN, which may be gone
     if card_name != card.name:
-        message = f"must be {card.name!r}, the model of the run in {str(run.path)!r}."
-        raise ArgumentError("name", message, name=card_name)
+        raise ArgumentError(
+            "name",
+            f"must be {card.name!r}, the model of the run in {str(run.path)!r}.",
+            name=card_name,
+        )
     before = {**card.recipe, **card.config, "seed": card.seed, "weights": card.weights or None}
     before |= {key: x for key, x in run.read_as.items() if x is not None or key not in before}
     recipe = dict(card.recipe)
@@ -437,8 +466,12 @@ def _resumed_card(
         if key in RESUMABLE:
             recipe[key] = value
         elif key not in before or before[key] != value:
-            message = f"must stay {before.get(key)!r}, as when the run started, with --resume."
-            raise ArgumentError(key, message, " Leave it out, or train again.", **{key: value})
+            raise ArgumentError(
+                key,
+                f"must stay {before.get(key)!r}, as when the run started, with --resume.",
+                " Leave it out, or train again.",
+                **{key: value},
+            )
     _check_unfinished(run, recipe_of(recipe), may_be_finished=may_be_finished)
     return dataclasses.replace(card, recipe=recipe)
 
@@ -457,9 +490,10 @@ def _check_unfinished(run: Run, recipe: Recipe, *, may_be_finished: bool) -> Non
     if may_be_finished or evaluated != len(history) or plan(recipe, history) is not None:
         return
     last = f", the last in round {rounds} of fine-tuning" if rounds else ""
-    way_out = f"give more --epochs (such as {evaluated + 1}) or patience, or set finetune"
-    message = f"is finished: it has {evaluated} epochs{last}. To continue, {way_out}."
-    raise FinishedError(f"The run in {str(run.path)!r} {message}")
+    raise FinishedError(
+        f"The run in {str(run.path)!r} is finished: it has {evaluated} epochs{last}. To continue, "
+        f"give more --epochs (such as {evaluated + 1}) or patience, or set finetune."
+    )
 
 
 def _resumed_corpus(run: Run, corpus: AnyCorpus | str) -> AnyCorpus:
@@ -468,14 +502,19 @@ def _resumed_corpus(run: Run, corpus: AnyCorpus | str) -> AnyCorpus:
     read_as = {**run.read_as, "lowercase": card.lowercase}
     corpus = initial_weights.load_with(run.vocabulary, corpus, read_as)
     if corpus.sha256 != card.trained_on["sha256"]:
-        message = f"must be the one that the run started with, {card.corpus!r}, unchanged."
-        received = f"{corpus.name!r} with another text"
-        raise ArgumentError("corpus", f"{message} Received: {received}. Train without --resume.")
+        raise ArgumentError(
+            "corpus",
+            f"must be the one that the run started with, {card.corpus!r}, unchanged. Received: "
+            f"{corpus.name!r} with another text. Train without --resume.",
+        )
     initial_weights.check_vocabulary(corpus, run, "the run")
     if isinstance(corpus, PairCorpus):
         most = card.trained_on["pairs"].get("max_tokens")
         if corpus.max_tokens != most:
-            message = "must leave out the same pairs as when the run started. Received: "
-            received = f"max_tokens={corpus.max_tokens} where it had {most}"
-            raise ArgumentError("corpus", f"{message}{received}. Load it alike, or train again.")
+            raise ArgumentError(
+                "corpus",
+                "must leave out the same pairs as when the run started. Received: "
+                f"max_tokens={corpus.max_tokens} where it had {most}. Load it alike, or train "
+                "again.",
+            )
     return corpus

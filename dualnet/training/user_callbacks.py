@@ -34,8 +34,9 @@ class UserCallbacks:
         for callback in callbacks or ():
             name = type(callback).__name__
             if not isinstance(callback, keras.callbacks.Callback):
-                message = f"must hold Keras callbacks, not classes. Received: {callback!r}."
-                raise ArgumentError("callbacks", message)
+                raise ArgumentError(
+                    "callbacks", f"must hold Keras callbacks, not classes. Received: {callback!r}."
+                )
             for unsuitable, way_out in UNSUITABLE.items():
                 if isinstance(callback, unsuitable):
                     raise ArgumentError("callbacks", f"must not hold a {name}. {way_out}")

@@ -37,13 +37,17 @@ def solve(
         return first + i * (second - first) + i * (i - 1) // 2 * (third - 2 * second + first)
 
     if first == second or count(LEAST + 3) != fourth:
-        message = (
-            f"must be a size of which the weights of {card.name!r} depend, one of {SOLVE_FOR}."
+        raise ArgumentError(
+            "solve_for",
+            f"must be a size of which the weights of {card.name!r} depend, one of {SOLVE_FOR}.",
+            solve_for=solve_for,
         )
-        raise ArgumentError("solve_for", message, solve_for=solve_for)
     if parameters < first:
-        message = f"must be at least {first}, the weights of {card.name!r} for {solve_for}={LEAST}."
-        raise ArgumentError("parameters", message, parameters=parameters)
+        raise ArgumentError(
+            "parameters",
+            f"must be at least {first}, the weights of {card.name!r} for {solve_for}={LEAST}.",
+            parameters=parameters,
+        )
     sizes = range(LEAST, parameters + 1)  # each unit has at least one weight
     return sizes[bisect.bisect_right(sizes, parameters, key=count) - 1]
 

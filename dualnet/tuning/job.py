@@ -297,8 +297,11 @@ class Job(Settings):
                 fixed[name] = value
         possible = {parameter.name for parameter in decided(written.values(), fixed)}
         for name in overrides.keys() & written.keys() - possible:
-            message = f"has an effect only where {dict(written[name].when)}."
-            raise ArgumentError(name, message, **{name: overrides[name]})
+            raise ArgumentError(
+                name,
+                f"has an effect only where {dict(written[name].when)}.",
+                **{name: overrides[name]},
+            )
         space = tuple(written.values())
         return dataclasses.replace(self, parameters=budget, fixed=fixed, space=space, written=space)
 
@@ -343,8 +346,11 @@ def parse_count(text: object) -> int:
     """Return the number of weights that `text` states, e.g. "24M", "1.5M", "850k" or 24000000."""
     count = whole_number(str(text))
     if count == 0:
-        message = "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000."
-        raise ArgumentError("parameters", message, parameters=text)
+        raise ArgumentError(
+            "parameters",
+            "must be a whole number of weights, at least 1, e.g. 24M, 850k or 24000000.",
+            parameters=text,
+        )
     return count
 
 
@@ -381,8 +387,10 @@ def load_job(name: StrPath) -> Job:
     if not zoo.is_file(name):
         if name not in list_jobs():
             hint = did_you_mean(name, list_jobs(), most=3)
-            way_out = "`dualnet jobs` lists all; the name of a job file of your own ends in .toml."
-            raise ValueError(f"Unknown job. Received: name={name!r}.{hint} {way_out}")
+            raise ValueError(
+                f"Unknown job. Received: name={name!r}.{hint} `dualnet jobs` lists all; the name "
+                "of a job file of your own ends in .toml."
+            )
         return _job(tomllib.loads(text_of(name)), os.fspath(name), "")
     file = os.fspath(name)
     try:

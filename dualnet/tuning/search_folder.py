@@ -120,8 +120,11 @@ def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, object]) -> 
     before = {**READ_AS, **corpus_table(loaded)}
     for key, value in read_as.items():
         if value != before[key]:
-            message = f"must stay {before[key]!r}, as when the search started, with --resume."
-            raise ArgumentError(key, message, **{key: value})
+            raise ArgumentError(
+                key,
+                f"must stay {before[key]!r}, as when the search started, with --resume.",
+                **{key: value},
+            )
     if not corpus:
         return loaded
     now = load_with(loaded.vocabulary, corpus, {"fractions": loaded.fractions})

@@ -89,8 +89,10 @@ class SearchRun:
         best = best_row(rows)
         if self.interrupts.asked:
             completed = sum(row.status == "completed" for row in rows)
-            done = f"{completed} trials completed and {left} begun"
-            raise Stopped(f"Stopped, with {done}. Continue with the same command and --resume.")
+            raise Stopped(
+                f"Stopped, with {completed} trials completed and {left} begun. Continue with the "
+                "same command and --resume."
+            )
         if best is None:
             raise SearchError(self._failure(rows))
         if len(rows) < (self.oracle.max_trials or 0) and not (left or self.search.is_over()):
@@ -222,11 +224,17 @@ def search(
     job = _changed(job, request).with_settings(overrides)
     _check(job)
     if process_role == "chief" and request.workers != 1:
-        message = "must be left out for a chief, whose workers are started separately."
-        raise ArgumentError("workers", message, workers=request.workers)
+        raise ArgumentError(
+            "workers",
+            "must be left out for a chief, whose workers are started separately.",
+            workers=request.workers,
+        )
     if resume and job.tuner == "grid":
-        message = "must be False for the tuner 'grid': KerasTuner forgets which trials are left."
-        raise ArgumentError("resume", message, resume=True)
+        raise ArgumentError(
+            "resume",
+            "must be False for the tuner 'grid': KerasTuner forgets which trials are left.",
+            resume=True,
+        )
     leftover = (JOB, CORPUS)  # of a search that was killed as it began
     claimed = claim(folder, resume=resume, may_hold=leftover)
     with claimed, Interrupts() as interrupts:
@@ -264,8 +272,11 @@ def _check(job: Job) -> None:
         if name in solved:
             raise ArgumentError(name, "must be left out beside `parameters`, which determines it.")
         if name not in known:
-            message = f"is not a setting of a job of the kind {job.kind!r}."
-            raise ArgumentError(name, message, did_you_mean(name, known))
+            raise ArgumentError(
+                name,
+                f"is not a setting of a job of the kind {job.kind!r}.",
+                did_you_mean(name, known),
+            )
 
 
 def _begin(
@@ -288,8 +299,11 @@ def _begin(
     if corpus is None and not opened:
         raise ArgumentError("corpus", "must be given for a job of the kind 'training'.")
     for key, value in read_as.items() if opened else ():
-        message = "must be left out for a job over a RUN, whose tokeniser reads the text."
-        raise ArgumentError(key, message, **{key: value})
+        raise ArgumentError(
+            key,
+            "must be left out for a job over a RUN, whose tokeniser reads the text.",
+            **{key: value},
+        )
     name = "" if corpus is None or isinstance(corpus, Corpus) else corpus
     if name and name not in corpora.NAMES:
         name = str(Path(name).expanduser().resolve())
@@ -344,12 +358,14 @@ def _work(folder: Path) -> Tuner:
             tuner.search()
         except Stopped:
             if not search.is_over():
-                message = "Stopped and saved. Continue the trial with the same command."
-                raise Stopped(message) from None
+                raise Stopped(
+                    "Stopped and saved. Continue the trial with the same command."
+                ) from None
         except grpc.RpcError as error:
-            received = f"{error}. Start it again with --resume, then this worker"
-            message = f"The chief at {chief_address()} must answer. Received: {received}."
-            raise OSError(message) from None
+            raise OSError(
+                f"The chief at {chief_address()} must answer. Received: {error}. Start it again "
+                "with --resume, then this worker."
+            ) from None
     return tuner
 
 

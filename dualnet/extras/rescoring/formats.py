@@ -109,8 +109,10 @@ def _malformed(place: str, reason: str) -> ArgumentError:
 def _moses(line: str) -> Row:
     fields = [field.strip(SPACES) for field in line.split("|||")]
     if len(fields) < 2 or not fields[0].isdecimal():
-        others = "; of other lists, give the format, as --format kaldi"
-        raise ValueError(f"a line must be 'id ||| words ||| features ||| score'{others}.")
+        raise ValueError(
+            "a line must be 'id ||| words ||| features ||| score'; of other lists, give the "
+            "format, as --format kaldi."
+        )
     key, text, *fields = fields
     # Marian writes alignments and the scores of words, if any, before the features.
     pairs = enumerate(map("|||".join, itertools.pairwise(fields)))
@@ -177,8 +179,10 @@ def _feature_of(scores: StrPath, nbest: StrPath) -> str:
 def _trees(path: StrPath) -> Iterator[Row]:
     for number, candidates in enumerate(read_tree_nbest(path)):
         if not candidates:
-            reason = "has no tree. Write () for a sentence without a parse."
-            raise _malformed(os.fspath(path), f"list {number} {reason}")
+            raise _malformed(
+                os.fspath(path),
+                f"list {number} has no tree. Write () for a sentence without a parse.",
+            )
         for tree, score in candidates:
             yield number, Hypothesis(linearize(clean(tree)), {}, score, str(tree))
 

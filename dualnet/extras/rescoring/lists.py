@@ -44,8 +44,10 @@ class Hypothesis:
     def __post_init__(self) -> None:
         for name, number in {"score": self.score or 0.0, **self.numbers()}.items():
             if not math.isfinite(number):
-                received = f"Received: {name} = {number} of {self.text!r}."
-                raise ArgumentError("features", f"and `score` must be finite. {received}")
+                raise ArgumentError(
+                    "features",
+                    f"and `score` must be finite. Received: {name} = {number} of {self.text!r}.",
+                )
 
     def numbers(self) -> dict[str, float]:
         """Return the features, those of several numbers as `name_1`, `name_2` and so on."""
@@ -98,9 +100,11 @@ def with_scores(nbest: NBest, scores: Mapping[str, Iterator[float]]) -> NBest:
         features.setdefault(LENGTH, float(len(words_of(hypothesis.text))))
         for name, column in scores.items():
             if name in features:
-                required = "must have names that no feature of the lists has."
-                way_out = "Give a dict of other names, or rename the RUN."
-                raise ArgumentError("models", f"{required} Received: {name!r}. {way_out}")
+                raise ArgumentError(
+                    "models",
+                    f"must have names that no feature of the lists has. Received: {name!r}. Give "
+                    "a dict of other names, or rename the RUN.",
+                )
             features[name] = next(column)
         hypotheses.append(dataclasses.replace(hypothesis, features=features, score=None))
     return NBest(nbest.id, tuple(hypotheses))

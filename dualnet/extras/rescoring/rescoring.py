@@ -94,8 +94,10 @@ def rescore(
     if sources is not None:
         sources = list(sources)
         if len(sources) != len(lists):
-            received = f"Received: {len(sources)} for {len(lists)} lists."
-            raise ArgumentError("sources", f"must be one for each list. {received}")
+            raise ArgumentError(
+                "sources",
+                f"must be one for each list. Received: {len(sources)} for {len(lists)} lists.",
+            )
     return list(rescored(models, lists, request, weights, sources, statistics))
 
 
@@ -117,11 +119,13 @@ def rescored(
     translators = [scorer.name for scorer in scorers if scorer.translates]
     if bool(translators) != (sources is not None):
         received = f"{translators[0]!r}, which does" if translators else "no model that does"
-        required = "must be given if a model translates, else not."
-        raise ArgumentError("sources", f"{required} Received: {received}.")
+        raise ArgumentError(
+            "sources", f"must be given if a model translates, else not. Received: {received}."
+        )
     if (carry or adapt) and not readers:
-        required = "must be False without a language model. Received: True."
-        raise ArgumentError("adapt" if adapt else "carry", required)
+        raise ArgumentError(
+            "adapt" if adapt else "carry", "must be False without a language model. Received: True."
+        )
     pairs: Iterator[Pair] = zip(nbest, itertools.repeat(None) if sources is None else sources)
     with contextlib.ExitStack() as stack:
         for scorer in readers if adapt else []:

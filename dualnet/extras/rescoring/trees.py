@@ -55,8 +55,9 @@ class Tree:
             way_out = " Give each word a bracket with its tag, as in (NN dog)."
             raise ArgumentError("children", f"must be trees, or one word. {received}", way_out)
         if not self.children and self.label:
-            received = f"Received: the bracket {self.label!r} of nothing."
-            raise ArgumentError("children", f"must not be empty. {received}")
+            raise ArgumentError(
+                "children", f"must not be empty. Received: the bracket {self.label!r} of nothing."
+            )
 
     def __str__(self) -> str:
         return f"({' '.join([self.label, *map(str, self.children)])})"

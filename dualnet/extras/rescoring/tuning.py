@@ -190,8 +190,9 @@ def load_weights(path: StrPath) -> dict[str, float]:
     """
     weights = read_toml(path, what="A file of weights").get("weights")
     if not isinstance(weights, dict):
-        received = f"Received: {str(path)!r} without it."
-        raise ArgumentError("weights", f"must be a table of numbers, [weights]. {received}")
+        raise ArgumentError(
+            "weights", f"must be a table of numbers, [weights]. Received: {str(path)!r} without it."
+        )
     return {name: float(weight) for name, weight in weights.items()}
 
 
@@ -202,9 +203,11 @@ def check_features(weights: Mapping[str, float], lists: Iterable[NBest]) -> None
         known.update(*(hypothesis.numbers() for hypothesis in nbest.hypotheses))
     for name, weight in weights.items():
         if weight and name not in known:
-            required = f"must be of features of the lists, which are {', '.join(sorted(known))}."
-            received = f"Received: {name!r}.{did_you_mean(name, known)}"
-            raise ArgumentError("weights", f"{required} {received}")
+            raise ArgumentError(
+                "weights",
+                f"must be of features of the lists, which are {', '.join(sorted(known))}. "
+                f"Received: {name!r}.{did_you_mean(name, known)}",
+            )
 
 
 def check_lists(

@@ -24,8 +24,10 @@ def role() -> str:
     if len(missing) == len(VARIABLES):
         return ""
     if missing:
-        received = f"Received: an environment without {', '.join(missing)}."
-        raise ValueError(f"{', '.join(VARIABLES)} must be set together. {received}")
+        raise ValueError(
+            f"{', '.join(VARIABLES)} must be set together. Received: an environment without "
+            f"{', '.join(missing)}."
+        )
     return "chief" if "chief" in os.environ["KERASTUNER_TUNER_ID"] else "worker"
 
 
@@ -68,9 +70,10 @@ class Chief:
         try:
             self.server.add_insecure_port(address)
         except RuntimeError:
-            message = f"{' and '.join(VARIABLES[1:])} must be a free address of this machine."
-            received = f"{address}. Choose another port"
-            raise OSError(f"{message} Received: {received}.") from None
+            raise OSError(
+                f"{' and '.join(VARIABLES[1:])} must be a free address of this machine. Received: "
+                f"{address}. Choose another port."
+            ) from None
 
     def __enter__(self) -> Self:
         self.server.start()
@@ -99,6 +102,7 @@ def serve(chief: Chief, poll: Callable[[], bool]) -> None:
         if chief.servicer.stop_triggered and not oracle.retries:
             return
         if chief.servicer.has_heard and not last_heard:
-            silence = f"{SILENCE_SECONDS / 60:.0f} minutes, and trials are left"
-            way_out = "Check the workers, then resume the search with --resume."
-            raise ConnectionError(f"No worker has been heard from for {silence}. {way_out}")
+            raise ConnectionError(
+                f"No worker has been heard from for {SILENCE_SECONDS / 60:.0f} minutes, and "
+                "trials are left. Check the workers, then resume the search with --resume."
+            )
