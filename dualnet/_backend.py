@@ -38,8 +38,9 @@ def scan(function, carry, sequences, like, *, length, reverse=False, stacked=Non
         The final carry, and the results as tensors `(length, ...)`.
     """
     if keras.backend.backend() != "tensorflow":
-        carry, sequences = list(carry), list(sequences)
-        return ops.scan(function, carry, sequences, length=int(length), reverse=reverse)
+        return ops.scan(
+            function, list(carry), list(sequences), length=int(length), reverse=reverse
+        )
     import tensorflow as tf
 
     def array(dtype, shape):
@@ -288,30 +289,30 @@ def restoring(variables, *, keep=False):
             stack.pop_all()
 
 
-def present_values(variables):
-    """Return the values of `variables`; raise `ArgumentError` if a `fit` on JAX has taken them.
-
-    There, Keras takes the weights of a model that is in training away until an epoch ends, and
-    would give their initial values instead.
-    """
-    if keras.config.backend() != "jax":
-        return [variable.value for variable in variables]
-    values = [variable._value for variable in variables]
-    if any(value is None or value.is_deleted() for value in values):
-        way_out = "On JAX, read it after an epoch, or in a callback by way of `self.model`."
-        raise ArgumentError("model", f"must not be in `fit` meanwhile. {way_out}")
-    return values
-
-
 def read_weights(function, variables, *arguments):
-    """Return the answer of a `jitted` function to the values of lists of `variables`."""
-    values = [present_values(group) for group in variables]
+    """Return the answer of `function` to the values of lists of `variables`.
+
+    On JAX, Keras takes the weights of a model that is in training away until an epoch ends, and
+    would give their initial values instead: then raise `ArgumentError`.
+    """
+    attribute = "_value" if keras.config.backend() == "jax" else "value"
+    values = [[getattr(variable, attribute) for variable in group] for group in variables]
     try:
-        return function(values, *arguments)
-    except (RuntimeError, ValueError):
-        for group in variables:  # taken by a `fit` since
-            present_values(group)
-        raise
+        if all(value is not None for group in values for value in group):
+            return function(values, *arguments)
+    except (RuntimeError, ValueError) as error:
+        if "deleted" not in str(error):  # "or donated" to a step, which `is_deleted` shows later
+            raise
+    raise ArgumentError(
+        "model",
+        "must not be in `fit` meanwhile. "
+        "On JAX, read it after an epoch, or in a callback by way of `self.model`.",
+    )
+
+
+def copies_of(variables):
+    """Return copies of the values of `variables`, on their device."""
+    return read_weights(lambda values: [ops.copy(value) for value in values[0]], [variables])
 
 
 def jitted(function):

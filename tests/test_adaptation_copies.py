@@ -16,7 +16,7 @@ import pytest
 from keras import ops
 
 import dualnet
-from dualnet import zoo
+from dualnet import _backend, zoo
 from dualnet.adaptation import dynamic, dynamic_evaluation
 from dualnet.adaptation.dynamic import adapting
 from dualnet.builders import Graph, LanguageModel, questions, reader_of, with_cache, with_gate
@@ -138,6 +138,19 @@ def test_eight_readers_beside_a_fit_lose_none_of_its_steps():
         assert keras.config.backend() == "jax"
         assert all("`model` must not be in `fit` meanwhile" in error for error in refused)
     assert np.isfinite(dualnet.perplexity(model, TOKENS))
+
+
+@pytest.mark.skipif(keras.config.backend() != "jax", reason="JAX alone takes arrays away")
+def test_weights_that_a_fit_takes_away_while_they_are_read_give_no_answer():
+    def read(values):
+        values[0][0].delete()
+        return compiled(values)
+
+    variable, compiled = keras.Variable(np.zeros(3)), _backend.jitted(lambda values: values[0][0])
+    with pytest.raises(dualnet.ArgumentError, match="`model` must not be in `fit` meanwhile"):
+        _backend.read_weights(read, [[variable]])
+    with pytest.raises(dualnet.ArgumentError, match="`model` must not be in `fit` meanwhile"):
+        _backend.copies_of([variable])
 
 
 @once

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import keras
-from keras import ops
 
 from dualnet import _backend
 from dualnet.builders.graph import Graph
@@ -28,11 +27,11 @@ class WeightCopy(keras.layers.Layer):
         super().__init__(dtype="float32", autocast=False)
         self.graph = graph  # a dataclass: Keras does not track the variables of its layers
         weights = {**learned, **names_in(graph.core)}
-        values = _backend.present_values(weights.values())
         # Copies on the device: on JAX, a step takes away the arrays that it is given.
+        values = _backend.copies_of(weights.values())
         self.copies = {
             name: keras.Variable(
-                ops.copy(value),
+                value,
                 dtype=weight.dtype,
                 trainable=name in learned,
                 autocast=False,
@@ -46,8 +45,8 @@ class WeightCopy(keras.layers.Layer):
     def take(self) -> None:
         """Take the present values of the graph's weights."""
         weights = names_in(self.graph.core)
-        for name, value in zip(weights, _backend.present_values(weights.values())):
-            self.copies[name].assign(ops.copy(value))
+        for name, value in zip(weights, _backend.copies_of(weights.values())):
+            self.copies[name].assign(value)
 
     def scope(self) -> keras.StatelessScope:
         """Return the context in which the weights of the graph have the values of the copies."""
