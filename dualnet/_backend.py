@@ -38,9 +38,7 @@ def scan(function, carry, sequences, like, *, length, reverse=False, stacked=Non
         The final carry, and the results as tensors `(length, ...)`.
     """
     if keras.backend.backend() != "tensorflow":
-        return ops.scan(
-            function, list(carry), list(sequences), length=int(length), reverse=reverse
-        )
+        return ops.scan(function, list(carry), list(sequences), length=int(length), reverse=reverse)
     import tensorflow as tf
 
     def array(dtype, shape):
