@@ -91,6 +91,11 @@ def read_again(path, format):
     return list(read_nbest(path, format=format, scores=scores))
 
 
+def test_a_list_without_hypotheses_is_refused_by_a_sentence():
+    with pytest.raises(dualnet.ArgumentError, match="`hypotheses` must be at least one"):
+        NBest("7", ())
+
+
 @pytest.mark.parametrize("format", WRITTEN)
 def test_lists_that_are_written_are_read_again(format, tmp_path):
     write_nbest(tmp_path / "list", WRITTEN[format], format=format)

@@ -68,6 +68,9 @@ class NBest:
         id: str or int. As the list has it.
         hypotheses: tuple of `Hypothesis`, at least one.
 
+    Raises:
+        ValueError: if there are no hypotheses.
+
     Example:
 
     >>> from dualnet.rescoring import Hypothesis, NBest
@@ -77,6 +80,10 @@ class NBest:
 
     id: str | int
     hypotheses: tuple[Hypothesis, ...]
+
+    def __post_init__(self) -> None:
+        if not self.hypotheses:
+            raise ArgumentError("hypotheses", "must be at least one. Received: none.")
 
     @property
     def best(self) -> Hypothesis:
