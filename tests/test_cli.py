@@ -397,6 +397,20 @@ def type_in(monkeypatch, data):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
+def test_a_dry_run_leaves_out_half_the_units_where_the_cell_cannot_have_them(
+    cli, folder, tmp_path, monkeypatch
+):
+    def seconds(model, corpus, **settings):
+        if settings["units"] < 4:
+            raise ValueError("`units` must be a multiple of 4.")
+        return 2.0
+
+    monkeypatch.setattr("dualnet.training.epoch_seconds", seconds)
+    train = f"train lstm --corpus {folder} --output {tmp_path}/RUN --set units=4"
+    assert cli(f"{train} --epochs 1 --dry-run").startswith("An epoch takes about 2.0 s here. Noth")
+    assert "seconds_with_half_the_units" not in cli.json(f"{train} --dry-run")
+
+
 def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
     train = f"train lstm --corpus {folder} --output {tmp_path}/RUN --set units=4 batch_size=4"
     told = cli(f"{train} --epochs 1800 --dry-run")
@@ -406,7 +420,7 @@ def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
     of_two = train.replace("units=4", "embedding_units=6 recurrent_units=4")
     assert "\nWith --set units=3: An epoch takes about " in cli(f"{of_two} --dry-run")
     assert cli.json(f"{train} --dry-run")["epochs"] == zoo.card("lstm").recipe["epochs"]
-    assert "`keep_every` must be" in cli.refused(f"{train} --dry-run --keep-every 5..1")
+    assert "`--keep-every` must be" in cli.refused(f"{train} --dry-run --keep-every 5..1")
     assert not list(tmp_path.iterdir())
 
 
@@ -621,9 +635,11 @@ def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
     assert "endpoints score, step, predict_next, score_text, generate_text" in out
     assert (tmp_path / "saved_model" / "saved_model.pb").exists()
     assert "must be new or empty" in cli.refused(f"export {run} {tmp_path}/saved_model")
+    said = cli.refused(f"export {run} {tmp_path}/x --learn matrix:16 --ngrams 500")
+    assert "`--ngrams` must be None for --format='saved_model'" in said
     export = f"export {run} {tmp_path}/m.tflite"
     said = cli.refused(f"{export} --format onnx")
-    assert "`path` must be a file that ends in '.onnx'" in said
+    assert "`PATH` must be a file that ends in '.onnx'" in said
     monkeypatch.setattr(serving, "export", lambda model, path, **settings: path)
     out = cli.json(export)
     assert out["format"] == "litert" and out["endpoints"] == ["step"]

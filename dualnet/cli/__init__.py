@@ -29,6 +29,7 @@ from dualnet._checks import did_you_mean
 from dualnet.cli.command import (
     COMMANDS,
     FUNCTIONS,
+    as_typed,
     command_of,
     complete,
     function_of,
@@ -84,7 +85,8 @@ def _run(words: list[str]) -> int:
     except (ValueError, OSError, ImportError) as error:
         colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         name = f"\x1b[1;31m{name}:\x1b[0m" if colours else f"{name}:"
-        print(name, printable(str(error)), file=sys.stderr)
+        message = as_typed(command, str(error)) if command else str(error)
+        print(name, printable(message), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(f"{name}: {str(interrupt) or 'Stopped.'}", file=sys.stderr)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import dualnet
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
+from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, quietly
 from dualnet.cli.options import (
     OfCorpus,
     OfRuns,
     check_corpus,
-    check_file,
     corpus_of,
     open_language_model,
 )
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Plotting(Options):
     """What all analyses have."""
 
-    output: str | None = field(None, check_file, metavar="PNG")
+    output: str | None = field(None, check_output_file, metavar="PNG")
     """Plot the result into this file."""
 
 

@@ -71,9 +71,7 @@ class Options(Settings):
 
     def refuse_pair(self, name: str, other: str, problem: str) -> NoReturn:
         beside = f"{self.flag(other)} {self.option(other).get('metavar', '')}".rstrip()
-        raise ArgumentError(
-            self.flag(name), f"{problem} {beside}. Received: {getattr(self, name)}."
-        )
+        self.refuse(name, f"{problem} {beside}.")
 
     @classmethod
     def option(cls, name: str) -> Mapping[str, Any]:
@@ -205,6 +203,15 @@ def parse(command: str, words: Sequence[str]) -> Options:
     if "set" in values:
         values |= options.set_fields(values["set"] or [])
     return options(**values)
+
+
+def as_typed(command: str, message: str) -> str:
+    """Return an error message with the options of a command in place of the names of fields."""
+    options = options_of(command)
+    for name in options.names():
+        flag = options.flag(name)
+        message = message.replace(f"`{name}`", f"`{flag}`").replace(f" {name}=", f" {flag}=")
+    return message
 
 
 def complete() -> None:

@@ -35,9 +35,6 @@ class Result:
     def __init__(self, values: object, *parts: str | Table) -> None:
         self.values, self.parts = values, parts
 
-    def to_dict(self) -> object:
-        return self.values
-
     def __str__(self) -> str:
         """Return the parts that are not empty, with an empty line before a table."""
         texts: list[str] = []
@@ -52,7 +49,7 @@ class Result:
 def show(result: Result | None, *, as_json: bool) -> None:
     """Print a result as text or as JSON; a command that has printed its own returns None."""
     if result is not None:
-        print(json_of(result.to_dict()) if as_json else result)
+        print(json_of(result.values) if as_json else result)
 
 
 def json_of(value: object) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from dualnet import zoo
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, count, field
-from dualnet._files import check_new
+from dualnet._files import check_new, check_output_file
 from dualnet.cli.command import Options, argument, settings_of
 from dualnet.cli.console import Result, comparison, quietly
 from dualnet.cli.options import (
@@ -21,7 +21,6 @@ from dualnet.cli.options import (
     Pairs,
     Setting,
     check_corpus,
-    check_file,
     corpus_of,
     name_of,
 )
@@ -101,7 +100,7 @@ class Adapt(TextOfRun, ChoosesRule, DynamicEvaluating):
     keep: str | None = field(None, metavar="RUN")
     """Write the adapted model into this new RUN folder."""
 
-    plot: str | None = field(None, check_file, metavar="PNG")
+    plot: str | None = field(None, check_output_file, metavar="PNG")
     """Plot the perplexity by position."""
 
     quiet: bool = False
@@ -527,6 +526,6 @@ def _check_kind(options: Evaluate, translates: bool) -> None:
     for name in options.changed():
         if (name in of_translators) != translates and name not in of_both:
             raise ArgumentError(
-                options.flag(name),
+                name,
                 f"is for {what}. Received: {options.run_folder!r}, of another model.",
             )

@@ -347,7 +347,7 @@ def train_tokenizer(options: TrainTokenizer) -> Result:
     if path.suffix.lower() != ".json" or path.exists():
         received = f"Received: {str(path)!r}{', which exists' * path.exists()}."
         raise ArgumentError("--output", f"must be a new file ending in .json. {received}")
-    check_output_file("--output", path)
+    check_output_file("output", path)
     source = locate(options.name, lowercase=options.lowercase, fractions=options.fractions)
     settings = options.given(["size", "special", "lowercase"])
     tokenizer = text.train_tokenizer(source.read("train"), options.kind, **settings)

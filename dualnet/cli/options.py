@@ -8,7 +8,6 @@ from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
 from dualnet._columns import texts_of
 from dualnet._fields import count, field
-from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES, SPLITS, Corpus, PairCorpus
 from dualnet.corpora.corpus import choose_tokenizer, locate
@@ -26,11 +25,6 @@ def models(prefix: str, **_: object) -> list[str]:
     """Return the names of models that the shell may complete `prefix` to."""
     pattern = f"{prefix}*"
     return [*zoo.list_models(pattern), *zoo.list_models(pattern, pretrained=True)]
-
-
-def check_file(name: str, value: str) -> None:
-    """Raise `ArgumentError`, which names the option, unless a file can be written at `value`."""
-    check_output_file(f"--{name.replace('_', '-')}", value)
 
 
 class OfModel(Options):
@@ -85,8 +79,9 @@ class Texts(Options):
         return Records.of_files([file], hint=hint, may_be_empty=may_be_empty)
 
     def lines(self, *, may_be_empty: bool = False) -> list[str]:
-        """Return the texts of `records`."""
-        return [line.text for line in self.records(may_be_empty=may_be_empty).read()]
+        """Return the texts of `records`, lines without their newlines."""
+        texts = [line.text for line in self.records(may_be_empty=may_be_empty).read()]
+        return texts if self.texts else [text.removesuffix("\n") for text in texts]
 
 
 class OfTexts(Texts, OfRun):

@@ -8,10 +8,10 @@ from typing import Any
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import written_beside
+from dualnet._files import check_output_file, written_beside
 from dualnet.cli.command import argument
 from dualnet.cli.console import Result, Table, printable, quietly
-from dualnet.cli.options import Setting, check_file
+from dualnet.cli.options import Setting
 from dualnet.extras import rescoring
 from dualnet.extras.rescoring import NBest
 from dualnet.extras.rescoring.formats import FORMATS, keyed_lines, lines_of, write_nbest
@@ -49,7 +49,7 @@ class Rescore(Setting, Rescoring):
     best: bool = False
     """Write only the best hypothesis of each list."""
 
-    output: str | None = field(None, check_file, metavar="FILE")
+    output: str | None = field(None, check_output_file, metavar="FILE")
     """File to write (default: standard output)."""
 
     tune: str | None = field(None, metavar="REFERENCES")
@@ -61,7 +61,7 @@ class Rescore(Setting, Rescoring):
     metric: str | None = choice(None, METRICS)
     """Metric of --tune and --compare: bleu, wer or f1 (default: f1 for trees, else bleu)."""
 
-    save_weights: str | None = field(None, check_file, metavar="FILE")
+    save_weights: str | None = field(None, check_output_file, metavar="FILE")
     """Write the weights of --tune, as TOML."""
 
     seed: int | None = None

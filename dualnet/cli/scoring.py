@@ -52,7 +52,7 @@ def check_output(name: str, value: str) -> None:
             **{name: value},
         )
     if Path(value).suffix != ".parquet":
-        check_output_file(f"--{name}", value)
+        check_output_file(name, value)
 
 
 class Streaming(Options):

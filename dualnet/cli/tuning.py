@@ -61,7 +61,7 @@ def tune(options: Tune) -> Result:
     load_job(options.job)  # refuses a mistake before Keras is loaded
     run = options.run_folder
     if run is not None:
-        run = str(open_language_model(run, name="run").path)
+        run = str(open_language_model(run, name="run_folder").path)
     if not options.resume and "KERASTUNER_TUNER_ID" not in os.environ:
         check_new(Path(options.output), may_hold=(JOB, CORPUS))
     if "chief" in os.environ.get("KERASTUNER_TUNER_ID", "chief"):  # a worker needs no corpus

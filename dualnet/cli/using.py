@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dualnet._checks import ArgumentError
 from dualnet._fields import choice, field
-from dualnet._files import read_json, write_whole
+from dualnet._files import check_output_file, read_json, write_whole
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, json_of, number, printable, quietly
 from dualnet.cli.options import (
@@ -19,7 +19,6 @@ from dualnet.cli.options import (
     OfTexts,
     Setting,
     Texts,
-    check_file,
     open_language_model,
 )
 from dualnet.requests import (
@@ -44,7 +43,7 @@ class Look(Texts, OfRuns, Setting, Looking):
     """RUN folders of trained models, or names of shipped ones, or .keras files (default: the two of
     English); the last one may be a file with the text, '-' for standard input."""
 
-    output: str = field(check=check_file, metavar="HTML")
+    output: str = field(check=check_output_file, metavar="HTML")
     """Page to write."""
 
     def __post_init__(self) -> None:
@@ -71,7 +70,8 @@ def look(options: Look) -> Result:
             raise ArgumentError(
                 "--output", f"must not be a file that is read. Received: {options.output!r}."
             )
-    text = ("\n" if options.texts or options.column else "").join(options.lines())
+    separator = "\n" if options.texts or options.column else ""
+    text = separator.join(line.text for line in options.records().read())
     looking = quietly("dualnet.looking")
     settings = Looking.fields_of(options.changed())
     page = looking.look([str(run.path) for run in runs], text, **settings)
@@ -121,8 +121,6 @@ def generate(options: Generate) -> Result | None:
     if options.seed is None and options.beam is None:
         settings["seed"] = secrets.randbits(32)
     prompts = options.lines()
-    if options.texts is None:
-        prompts = [line.removesuffix("\n") for line in prompts]
     if options.stream and len(prompts) > 1:
         raise ArgumentError("--stream", f"takes one prompt. Received: {len(prompts)} of them.")
     run = open_language_model(options.run_folder)
@@ -155,7 +153,7 @@ def complete(options: Complete) -> Result:
     Examples:
         dualnet complete runs/dual --text "The sh" --text "She said that " --k 5
     """
-    texts = [line.removesuffix("\n") for line in options.lines()]
+    texts = options.lines()
     run = open_language_model(options.run_folder)
     generation = quietly("dualnet.generation")
     completer = generation.Completer(run.model(), **Completing.fields_of(options.arguments()))
@@ -183,7 +181,7 @@ def export(options: Export) -> Result:
         dualnet export runs/dual models/dual/2 --learn connection
         dualnet export runs/dual models/dual-hf --format transformers
     """
-    run = Run.open(options.run_folder)
+    run = Run.open(options.run_folder, name="RUN")
     if os.path.isdir(options.path) and os.listdir(options.path):  # before the model is loaded
         raise ArgumentError(
             "path",
@@ -243,7 +241,7 @@ LINES = 256  # that are translated and shown together
 class Translate(OfTexts, Translating):
     """Options of `translate`."""
 
-    output: str | None = field(None, check_file, metavar="FILE")
+    output: str | None = field(None, check_output_file, metavar="FILE")
     """Write to FILE, whole or not at all, instead of standard output."""
 
     ensemble: list[str] = field([], metavar="RUN")
@@ -252,7 +250,7 @@ class Translate(OfTexts, Translating):
     format: str = choice("text", FORMATS)
     """text, or moses: 'number ||| translation ||| features ||| score'."""
 
-    plot: str | None = field(None, check_file, metavar="PNG")
+    plot: str | None = field(None, check_output_file, metavar="PNG")
     """Draw the attention of the best translation of one text."""
 
     excludes = {"ensemble": ["plot"]}
@@ -264,7 +262,7 @@ def translate(options: Translate) -> Result | None:
     Examples:
         dualnet translate runs/de-en german.txt --beam 5 --output english.txt
     """
-    texts = [line.removesuffix("\n") for line in options.lines(may_be_empty=True)]
+    texts = options.lines(may_be_empty=True)
     runs = [Run.open(folder) for folder in (options.run_folder, *options.ensemble)]
     if options.plot is not None and (len(texts) != 1 or not texts[0]):
         way_out = " For more, see `alignments` in Python."
@@ -291,7 +289,7 @@ def translate(options: Translate) -> Result | None:
     result = Result({"texts": rows, **used}, _text(options, translated))
     if options.output is None:
         return result
-    write_whole(options.output, (json_of(result.to_dict()) if options.json else str(result)) + "\n")
+    write_whole(options.output, (json_of(result.values) if options.json else str(result)) + "\n")
     return None
 
 
