@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
@@ -580,6 +582,8 @@ class TranslationsArguments(TranslatingArguments, total=False):
 SUFFIXES = {name: format.suffix for name, format in ADDED.items()}
 SUFFIXES |= {"saved_model": "", "onnx": ".onnx", "litert": ".tflite"}
 FORMATS = tuple(SUFFIXES)
+# Suffixes of other programs' files, which no folder is likely to have.
+FOREIGN = r"\.(bin|ckpt|gguf|h5|keras|npz|ort|pb|pkl|pt|pth|safetensors|zip)"
 
 
 class Exporting(Settings):
@@ -666,10 +670,23 @@ class ExportingArguments(TypedDict, total=False):
 def format_of(path: StrPath) -> str:
     """Return the format that `export` takes from the suffix of `path`.
 
+    Raises:
+        ValueError: for a suffix of other programs' files, or one that is almost ours.
+
     Example:
         >>> from dualnet import serving
         >>> serving.format_of("model.onnx"), serving.format_of("models/dual/1")
         ('onnx', 'saved_model')
     """
     formats = {suffix: format for format, suffix in SUFFIXES.items()}
-    return formats.get(Path(path).suffix.lower(), "saved_model")
+    suffix = Path(path).suffix.lower()
+    if suffix in formats:
+        return formats[suffix]
+    if re.fullmatch(FOREIGN, suffix) or difflib.get_close_matches(suffix, formats, cutoff=0.8):
+        raise ArgumentError(
+            "path",
+            f"must end in .onnx or .tflite, or be a folder: the formats are {', '.join(FORMATS)}.",
+            " For a folder of that name, give the format.",
+            path=str(path),
+        )
+    return "saved_model"

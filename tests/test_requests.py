@@ -16,6 +16,7 @@ from dualnet.requests import (
     Rescoring,
     Surprising,
     Translating,
+    format_of,
 )
 from dualnet.training import Recipe
 from dualnet.training.recipe import RecipeArguments
@@ -113,3 +114,15 @@ REFUSED = {
 def test_settings_that_cannot_be_followed_are_refused(request_class, settings, message):
     with pytest.raises(dualnet.ArgumentError, match=message):
         request_class(**settings)
+
+
+@pytest.mark.parametrize("path", ["x.pt", "model.onx", "runs/x.H5", "x.tflit", "m.safetensors"])
+def test_a_suffix_of_another_format_is_refused_and_the_formats_are_listed(path):
+    listed = "the formats are .*saved_model, onnx, litert.* Received: path=.*give the format"
+    with pytest.raises(dualnet.ArgumentError, match=listed):
+        format_of(path)
+
+
+@pytest.mark.parametrize("path", ["model-1.2", "runs/v1.0", "dual_lstm.english", "a.onnx/1", "."])
+def test_a_folder_may_have_a_dot_in_its_name(path):
+    assert format_of(path) == "saved_model"

@@ -28,6 +28,7 @@ from dualnet.requests import (
     Exporting,
     Looking,
     Translating,
+    format_of,
 )
 from dualnet.runs import Run
 from dualnet.runs.shipped import LICENCES, licences_of, list_shipped, shipped_of_english
@@ -187,9 +188,9 @@ def export(options: Export) -> Result:
             "path",
             f"must be new or empty. Received: {options.path!r}, which holds files. Choose another.",
         )
+    format = options.format or format_of(options.path)
     serving = quietly("dualnet.serving")
     model = run.model()
-    format = options.format or serving.format_of(options.path)
     path = serving.export(model, options.path, **Exporting.fields_of(options.arguments()))
     endpoints = serving.endpoints(model, format=format, learn=options.learn)
     result = {"path": str(path), "format": format, "endpoints": endpoints}
