@@ -26,7 +26,7 @@ def row_of(card):
     results = {key: listed_figures(card.published.get(key, ())) for key in COLUMNS}
     results["static"] = results["static"] or translation_results(card)
     if "refinetuned" in card.published:
-        results["finetuned"] += f"; until no gain {listed_figures(card.published['refinetuned'])}"
+        results["finetuned"] += f"; {listed_figures(card.published['refinetuned'])}"
     of_its_size = [result for result in card.measured if "parameters" not in result]
     statics = [result["static"] for result in of_its_size if "static" in result]
     measured = listed_figures(min(statics, default=()))  # the best on validation text
