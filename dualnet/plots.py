@@ -96,10 +96,10 @@ def plot_positions(curves: Mapping[str, npt.ArrayLike], path: str | Path) -> Non
     axes.set_yscale("log")
     finite = np.ma.masked_invalid(np.concatenate(shown)).compressed()
     if len(finite):
-        axes.set_ylim(finite.min() / 1.1, finite.max() * 1.1)
+        axes.set_ylim(finite.min() / 2, finite.max() * 1.1)  # room for the legend
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.yaxis.set_minor_formatter(LogFormatter())  # 60, not 6 x 10^1; none where there are many
-    axes.legend(title="all tokens up to the position (faint: windows)")
+    axes.legend(title="all tokens up to the position (faint: windows)", loc="lower center")
     _save(figure, path)
 
 
