@@ -65,10 +65,13 @@ def data_parallel(devices: int | str = "all") -> RowParallel:
     available = keras.distribution.list_devices()
     count = len(available) if devices == "all" else int(devices)
     if count > len(available):
-        message = f"must be at most {len(available)}, the number of devices that JAX sees."
-        flag = f"XLA_FLAGS=--xla_force_host_platform_device_count={count}"
-        way_out = f" To try it on a CPU, set the environment variable {flag}."
-        raise ArgumentError("devices", message, way_out, devices=devices)
+        raise ArgumentError(
+            "devices",
+            f"must be at most {len(available)}, the number of devices that JAX sees.",
+            " To try it on a CPU, set the environment variable "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={count}.",
+            devices=devices,
+        )
     return RowParallel(devices=available[:count], auto_shard_dataset=False)
 
 

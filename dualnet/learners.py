@@ -367,10 +367,12 @@ class Learner:
         start, state = moved._state, self._state
         fits = self.adapt == ["output_bias"]
         if not fits and (self.rule == "rms" or (state.memory.any() and not forget)):
-            required = "must be True, and the rule not 'rms': 'output_bias' and a cache alone fit"
-            received = f"other weights. Received: adapt={self.adapt}, rule={self.rule!r}."
-            way_out = " Or let a new learner read the texts again."
-            raise ArgumentError("forget", f"{required} {received}", way_out)
+            raise ArgumentError(
+                "forget",
+                "must be True, and the rule not 'rms': 'output_bias' and a cache alone fit other "
+                f"weights. Received: adapt={self.adapt}, rule={self.rule!r}.",
+                " Or let a new learner read the texts again.",
+            )
         learnt = state if fits else start
         moved._state = moved._rewound(state)._replace(
             memory=learnt.memory, moments=learnt.moments, last=state.last, mark=_mark(model)
@@ -627,9 +629,11 @@ def _read(
             before = sum(learner.skipped for learner in learners)
             skipped = sum(state.skipped for state in states) - before
             if skipped:
-                what = f"{skipped} of the updates were not finite, and changed nothing."
-                way_out = "Take a smaller learning_rate, or set clipnorm."
-                warnings.warn(f"{what} {way_out}", stacklevel=3)
+                warnings.warn(
+                    f"{skipped} of the updates were not finite, and changed nothing. Take a "
+                    "smaller learning_rate, or set clipnorm.",
+                    stacklevel=3,
+                )
             for learner, (_, last), state, result, text in zip(
                 learners, readings, states, results, texts
             ):

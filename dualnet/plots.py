@@ -339,8 +339,9 @@ def _save(figure: Figure, path: str | Path) -> None:
     _set_fonts(figure)
     with warnings.catch_warnings():
         # Of a character that no font has, which becomes a box.
-        missing = "Glyph .* missing from|Matplotlib currently does not support"
-        warnings.filterwarnings("ignore", missing, UserWarning)
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from|Matplotlib currently does not support", UserWarning
+        )
         figure.savefig(image, format="png", dpi=120)
     write_whole(path, image.getvalue())
 

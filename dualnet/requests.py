@@ -241,8 +241,9 @@ class AdaptationRule(Settings):
         for name in ("learning_rate", "sequence_length", "decay", "epsilon", "beta_1", "clipnorm"):
             value = getattr(self, name, None)
             if value is not None and name not in known:
-                message = f"is not a setting of the rule {rule!r}, which takes {sorted(known)}."
-                self.refuse(name, message)
+                self.refuse(
+                    name, f"is not a setting of the rule {rule!r}, which takes {sorted(known)}."
+                )
             if value is not None and value != AUTO:  # which begins at the default
                 settings[name] = value
         settings["learning_rate"] = float(settings["learning_rate"])  # Keras takes no int
@@ -448,8 +449,9 @@ class Beaming(Settings):
     def check_width(self, words: int) -> None:
         """Raise `ArgumentError` if the beam is wider than the vocabulary of a model."""
         if self.beam is not None and self.beam > words:
-            required = f"must be at most the number of tokens that the model knows, {words}."
-            self.refuse("beam", required)
+            self.refuse(
+                "beam", f"must be at most the number of tokens that the model knows, {words}."
+            )
 
 
 class Drawing(Beaming):

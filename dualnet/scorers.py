@@ -47,10 +47,12 @@ class TextScorer:
     def __init__(self, model: LanguageModel, request: Scoring | None = None) -> None:
         self.model, self.request = model, request or Scoring()
         if isinstance(model, TranslationModel):
-            way_out = " In Python, dualnet.score takes the `source`."
-            required = "must be a language model, since a row holds no source."
-            received = f"Received: {model.name!r}, which translates."
-            raise ArgumentError("model", f"{required} {received}", way_out)
+            raise ArgumentError(
+                "model",
+                "must be a language model, since a row holds no source. Received: "
+                f"{model.name!r}, which translates.",
+                " In Python, dualnet.score takes the `source`.",
+            )
         self.totals = Totals()
         self.columns: dict[str, object] = {
             "sentence_id": int, "perplexity": float, "tokens": int, "log_probability": float,

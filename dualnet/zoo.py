@@ -85,9 +85,12 @@ def card(name: StrPath, corpus: str | None = None) -> Card:
     if corpus is None:
         corpus = next(iter(corpora), "")
     elif corpus not in corpora:
-        message = f"must be one of {list(corpora)}, which model {source!r} was published for."
-        hint = f"{did_you_mean(corpus, corpora)} For other text, give vocabulary_size instead."
-        raise ArgumentError("corpus", message, hint, corpus=corpus)
+        raise ArgumentError(
+            "corpus",
+            f"must be one of {list(corpora)}, which model {source!r} was published for.",
+            f"{did_you_mean(corpus, corpora)} For other text, give vocabulary_size instead.",
+            corpus=corpus,
+        )
     values: dict[str, Any] = {}
     for table in tables:
         values = cards.override(values, table, corpus)

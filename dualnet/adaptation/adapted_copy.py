@@ -142,6 +142,9 @@ class Adaptation:
 
 
 def not_finite(what: str, rule: str, settings: Mapping[str, float]) -> ArgumentError:
-    received = f"Received: rule={rule!r}, learning_rate={settings['learning_rate']:g},"
-    message = f"must keep the {what} finite. {received} which does not."
-    return ArgumentError("learning_rate", message, " Take a smaller one, or set clipnorm.")
+    return ArgumentError(
+        "learning_rate",
+        f"must keep the {what} finite. Received: rule={rule!r}, "
+        f"learning_rate={settings['learning_rate']:g}, which does not.",
+        " Take a smaller one, or set clipnorm.",
+    )

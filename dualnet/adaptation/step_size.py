@@ -49,10 +49,12 @@ def is_open(model: LanguageModel, request: AdaptationRule, valid: ArrayLike | No
     rate, run = request.learning_rate, model.run
     own = None if run is None or run.is_shipped else run
     if rate == AUTO and valid is None and own is None:
-        models = "the model of a RUN folder of your own, whose validation text it is found on"
-        way_out = " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation."
-        message = f"can be 'auto' for {models}. Received: another model."
-        raise ArgumentError("learning_rate", message, way_out)
+        raise ArgumentError(
+            "learning_rate",
+            "can be 'auto' for the model of a RUN folder of your own, whose validation text it is "
+            "found on. Received: another model.",
+            " Give `valid`, the ids of a validation text, to dualnet.dynamic_evaluation.",
+        )
     has_text = valid is not None or (own is not None and own.is_folder)
     return rate == AUTO or (rate is None and has_text)
 

@@ -116,9 +116,12 @@ def adapted(
         names = {id(weight): path for path, weight in names_in(graph.core).items()}
         trainable = {names[id(w)]: w for w in graph.core.weights if id(w) in ids}
         if not trainable:
-            way_out = " Set model.trainable = True, or let 'output_bias' learn."
-            required = "must have weights that are trainable, to learn."
-            raise ArgumentError("model", f"{required} Received: {model.name!r} without.", way_out)
+            raise ArgumentError(
+                "model",
+                f"must have weights that are trainable, to learn. Received: {model.name!r} "
+                "without.",
+                " Set model.trainable = True, or let 'output_bias' learn.",
+            )
         chosen = {path for item in items for path in _matches(item, graph, trainable)}
     except ArgumentError as error:
         if error.argument != "adapt":

@@ -40,9 +40,11 @@ def look_ahead(
     carried = getattr(data, "carried", True)
     spec = getattr(data, "element_spec", None)  # of a tf.data.Dataset
     if carried and spec is not None and _num_rows(spec) is None:
-        required = "must come in batches of one size: each row continues that of the batch before."
-        way_out = " Use batch(batch_size, drop_remainder=True)."
-        raise ArgumentError("x", required, way_out)
+        raise ArgumentError(
+            "x",
+            "must come in batches of one size: each row continues that of the batch before.",
+            " Use batch(batch_size, drop_remainder=True).",
+        )
     if isinstance(data, keras.utils.PyDataset):
         first = data[0]
         if carried and data.num_batches:
@@ -63,9 +65,12 @@ def _num_rows(batch: Any) -> Any:
 def check_streams(rows: int, streams: int) -> None:
     """Raise `ArgumentError` if the number of rows of a batch is not the number of streams."""
     if rows != streams:
-        required = f"must come in batches of {streams} rows, the number of streams."
-        way_out = " Leave the incomplete batch out, or use `Corpus.batches`, which does."
-        raise ArgumentError("x", f"{required} Received: a batch of {rows}.", way_out)
+        raise ArgumentError(
+            "x",
+            f"must come in batches of {streams} rows, the number of streams. Received: a batch of "
+            f"{rows}.",
+            " Leave the incomplete batch out, or use `Corpus.batches`, which does.",
+        )
 
 
 def check_range(
@@ -133,7 +138,10 @@ def as_state(state: Sequence[Tensor], rows: int | None, sizes: Sequence[int]) ->
     shapes = [tuple(tensor.shape) for tensor in tensors]
     fits = [rows in (None, shape[0]) or shape[0] is None for shape in shapes]
     if [shape[1:] for shape in shapes] != [(size,) for size in sizes] or not all(fits):
-        required = f"must hold {len(sizes)} arrays of shapes {[(rows, size) for size in sizes]}."
-        way_out = f" Start with initial_state({rows})."
-        raise ArgumentError("state", f"{required} Received: shapes {shapes}.", way_out)
+        raise ArgumentError(
+            "state",
+            f"must hold {len(sizes)} arrays of shapes {[(rows, size) for size in sizes]}. "
+            f"Received: shapes {shapes}.",
+            f" Start with initial_state({rows}).",
+        )
     return tensors

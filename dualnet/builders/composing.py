@@ -131,10 +131,12 @@ def _check_first_states(core: keras.Model) -> None:
             with keras.StatelessScope([(w, ops.ones(w.shape)) for w in layer.weights]):
                 states = keras.tree.flatten(layer.get_initial_state(batch_size=1))
             if any(ops.convert_to_numpy(state).any() for state in states):
-                required = "must start from zeros, as every state of a model does."
-                received = f"Received: another `get_initial_state` of {type(layer).__name__}."
-                way_out = " Leave it out, and pass a state to `reset_state` or `advance` instead."
-                raise ArgumentError("cell", f"{required} {received}", way_out)
+                raise ArgumentError(
+                    "cell",
+                    "must start from zeros, as every state of a model does. Received: another "
+                    f"`get_initial_state` of {type(layer).__name__}.",
+                    " Leave it out, and pass a state to `reset_state` or `advance` instead.",
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -122,9 +122,11 @@ class LanguageModel(StreamModel):
             way_out = " For a list of words, give dualnet.text.Vocabulary(words)."
             raise ArgumentError(name, "must be a tokeniser of dualnet.text.", way_out)
         if len(tokeniser) != (size := getattr(self, f"{name}_size")):
-            required = f"must have the {size} words of the model. Received: {len(tokeniser)} words."
-            way_out = f" Build the model with {name}_size={len(tokeniser)}."
-            raise ArgumentError(name, required, way_out)
+            raise ArgumentError(
+                name,
+                f"must have the {size} words of the model. Received: {len(tokeniser)} words.",
+                f" Build the model with {name}_size={len(tokeniser)}.",
+            )
 
     @classmethod
     def from_core(cls, core: keras.Model, *, name: str = "core_model") -> "LanguageModel":
@@ -214,9 +216,12 @@ class LanguageModel(StreamModel):
 
     def quantize(self, mode=None, **kwargs):
         """Raise `ValueError`: a tied matrix would be rounded for one of its uses alone."""
-        way_out = " Export it: the tools of 'onnx' and 'litert' quantize files."
-        required = "must not be called, since matrices may be tied."
-        raise ArgumentError("quantize", required, way_out, mode=mode)
+        raise ArgumentError(
+            "quantize",
+            "must not be called, since matrices may be tied.",
+            " Export it: the tools of 'onnx' and 'litert' quantize files.",
+            mode=mode,
+        )
 
     # --- the pure function
 

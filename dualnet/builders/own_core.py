@@ -144,7 +144,9 @@ def _check_reading(core: keras.Model) -> None:
     largest = np.abs(whole).max()
     # Parts have other shapes, for which a GPU may round products to 10 bits.
     if ahead > 1e-5 * largest or carried > 1e-3 * largest:
-        how = "whether it reads a text at once or token by token with its states."
-        reason = " A layer reads ahead, or what it knows of the past is not in the states."
-        received = f"Received: logits that differ by {max(ahead, carried):.2g}."
-        raise ArgumentError("core", f"must give the same logits {how} {received}", reason)
+        raise ArgumentError(
+            "core",
+            "must give the same logits whether it reads a text at once or token by token with its "
+            f"states. Received: logits that differ by {max(ahead, carried):.2g}.",
+            " A layer reads ahead, or what it knows of the past is not in the states.",
+        )

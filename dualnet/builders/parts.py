@@ -74,9 +74,12 @@ def class_of(argument: str, part: Part) -> Any:
         layer_class = _class_named(part or "")
     if isinstance(layer_class, type) and issubclass(layer_class, keras.layers.Layer):
         if argument == "cell" and issubclass(layer_class, keras.layers.RNN):
-            required = "must be a cell, which computes one step, and not a layer that runs one."
-            way_out = f" Give the class of the cell, as {OF_KERAS}LSTMCell."
-            raise ArgumentError("cell", required, way_out, cell=part)
+            raise ArgumentError(
+                "cell",
+                "must be a cell, which computes one step, and not a layer that runs one.",
+                f" Give the class of the cell, as {OF_KERAS}LSTMCell.",
+                cell=part,
+            )
         return layer_class
     names = [name for name in choices if isinstance(name, str)]
     if hasattr(keras.layers, str(part)):
@@ -194,9 +197,12 @@ def split_options(
         taken = options_of(argument, part)
         clash = {*taken} & {*builder_names} - {*FOR_SOME_CELLS}
         if clash and part not in CELLS:
-            required = f"must not take `{min(clash)}`, which is an argument of the builder."
-            way_out = " Give the argument of the class another name."
-            raise ArgumentError(argument, required, way_out, **{argument: part})
+            raise ArgumentError(
+                argument,
+                f"must not take `{min(clash)}`, which is an argument of the builder.",
+                " Give the argument of the class another name.",
+                **{argument: part},
+            )
         split[argument] = {key: options.pop(key) for key in taken if key in options}
     for name, value in options.items():
         cell = arguments.get("cell", DEFAULTS["cell"])

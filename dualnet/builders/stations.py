@@ -336,9 +336,12 @@ class Recurrent(PartStation):
             return parts.make_part("cell", self.cell, units, settings, in_use, name=name)
         for n in ("dropout", "recurrent_dropout"):
             if settings.get(n):
-                required = f"must be 0 for the cell {self.cell!r}, which draws masks in the loop."
-                way_out = " Derive the cell from dualnet.layers.RecurrentCell."
-                raise ArgumentError(n, required, way_out, **{n: settings[n]})
+                raise ArgumentError(
+                    n,
+                    f"must be 0 for the cell {self.cell!r}, which draws masks in the loop.",
+                    " Derive the cell from dualnet.layers.RecurrentCell.",
+                    **{n: settings[n]},
+                )
         return KerasCell(parts.make_part("cell", self.cell, units, settings, in_use), name=name)
 
 
@@ -511,8 +514,10 @@ class Regularization(Station):
         for weight in core.trainable_variables if self.weight_l2 else ():
             present = weight.regularizer
             if not isinstance(present, (keras.regularizers.L2, type(None))):
-                reason = f"must be 0 beside regularizers of your own, as that of {weight.path}."
-                self.refuse("weight_l2", reason)
+                self.refuse(
+                    "weight_l2",
+                    f"must be 0 beside regularizers of your own, as that of {weight.path}.",
+                )
             weight.regularizer = l2_regularizer(getattr(present, "l2", 0.0) + self.weight_l2)
 
 
@@ -540,8 +545,9 @@ class Initialization(Station):
         needs_range = self.initializer in NEEDS_RANGE
         if (self.initializer_range > 0) != needs_range:
             wanted = "above 0" if needs_range else "0"
-            message = f"must be {wanted} for initializer={self.initializer!r}."
-            self.refuse("initializer_range", message)
+            self.refuse(
+                "initializer_range", f"must be {wanted} for initializer={self.initializer!r}."
+            )
 
     def initialize(self, core: keras.Model) -> None:
         """Draw new initial weights for `core`."""

@@ -202,9 +202,11 @@ class StreamModel(ClearsAllGradients):
     ) -> keras.callbacks.History:
         """`keras.Model.fit` over parallel streams, in order; see the class."""
         if validation_split:
-            required = "must be 0: the last rows of the data continue the streams of the first."
-            way_out = " Give validation_data."
-            raise ArgumentError("validation_split", required, way_out)
+            raise ArgumentError(
+                "validation_split",
+                "must be 0: the last rows of the data continue the streams of the first.",
+                " Give validation_data.",
+            )
         if shuffle:
             raise ArgumentError("shuffle", "must be False: the batches are streams, read in order.")
         kwargs["sample_weight"] = _weight_of_tokens(x, **kwargs)
@@ -353,8 +355,9 @@ class StreamModel(ClearsAllGradients):
                 keyword = "vocabulary=model.vocabulary"
                 if len(self.tokenisers) > 1:
                     keyword = "tokenizer=(model.source_vocabulary, model.vocabulary)"
-                way_out = f" Load the corpus with {keyword}."
-                raise ArgumentError(argument, f"{required} {received}", way_out)
+                raise ArgumentError(
+                    argument, f"{required} {received}", f" Load the corpus with {keyword}."
+                )
 
     def _check_batch(self, tokens, targets):
         """Raise `ArgumentError` for tokens or targets beyond the vocabulary; reads no symbols."""
@@ -402,9 +405,13 @@ def _check_takes_logits(losses: Any) -> None:
             flag = inspect.signature(function).parameters.get("from_logits")
             takes_logits = flag is None or flag.default
         if not takes_logits:
-            other = "keras.losses.SparseCategoricalCrossentropy(from_logits=True)"
-            way_out = f" Leave it out, or give {other}."
-            raise ArgumentError("loss", "must take logits.", way_out, loss=loss)
+            raise ArgumentError(
+                "loss",
+                "must take logits.",
+                " Leave it out, or give "
+                "keras.losses.SparseCategoricalCrossentropy(from_logits=True).",
+                loss=loss,
+            )
 
 
 class _Restart(keras.callbacks.Callback):

@@ -111,8 +111,10 @@ class Cache(Station):
     def check_padding(self, padded: bool) -> None:
         """Raise `ArgumentError` for a cache over a model of padded sentences."""
         if self.is_used and padded:
-            required = "must be 0 for a model of padded sentences, which it would reach across."
-            self.refuse("cache_size", required)
+            self.refuse(
+                "cache_size",
+                "must be 0 for a model of padded sentences, which it would reach across.",
+            )
 
     def apply(
         self, tokens: Tensor, hidden: Tensor, logits: Tensor, *, states: int

@@ -120,8 +120,10 @@ def _warning(message: object, *_: object, **__: object) -> str:
 
 def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
     """Escape characters that standard output cannot hold, and say so once."""
-    message = "Standard output cannot hold all characters. PYTHONIOENCODING=utf-8 writes them."
-    warnings.warn(message, stacklevel=1)
+    warnings.warn(
+        "Standard output cannot hold all characters. PYTHONIOENCODING=utf-8 writes them.",
+        stacklevel=1,
+    )
     return codecs.backslashreplace_errors(error)
 
 

@@ -214,9 +214,12 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
         f"{among:.1%}"
         for letters, (first, among) in enumerate(found.recall)
     ]
-    of_text = f"{found.words:,} words of {text.corpus.name} {text.split}"
-    saved = f"{found.saved:.1%} of {found.characters:,} keys saved on {of_text}"
-    return Result(figures, saved, *shown)
+    return Result(
+        figures,
+        f"{found.saved:.1%} of {found.characters:,} keys saved on {found.words:,} words of "
+        f"{text.corpus.name} {text.split}",
+        *shown,
+    )
 
 
 class Compare(TextOfRun):

@@ -241,8 +241,10 @@ def data(options: Data) -> Result:
     lines = [f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}"]
     for split, ids in splits.items():
         size = f"{sizes[split]:>6.2f} bytes per token" if sizes else ""
-        line = f"{split:6}{len(ids):>12,} tokens {counts[split]:>10,} {ended}{size}"
-        lines.append(f"{line}   {tokenizer.decode(ids[:shown])!r} ...")
+        lines.append(
+            f"{split:6}{len(ids):>12,} tokens {counts[split]:>10,} {ended}{size}   "
+            f"{tokenizer.decode(ids[:shown])!r} ..."
+        )
     for name in ("fractions", "bytes_per_token"):
         if not result[name]:
             del result[name]
@@ -268,8 +270,10 @@ def _pairs(corpus: PairCorpus) -> Result:
         sides = [f"{corpus.source} {length.format_map(source)}"]
         sides += [f"{corpus.target} {length.format_map(target)}"]
         lines.append(f"{split:6}{len(pairs):>10,} pairs   {'; '.join(sides)}")
-    left_out = f"left out of train: {corpus.train.empty:,} pairs with an empty side, "
-    lines.append(f"{left_out}{corpus.train.too_long:,} of more than {corpus.max_tokens} tokens")
+    lines.append(
+        f"left out of train: {corpus.train.empty:,} pairs with an empty side, "
+        f"{corpus.train.too_long:,} of more than {corpus.max_tokens} tokens"
+    )
     vocabularies = {
         corpus.source: corpus.source_vocabulary,
         corpus.target: corpus.target_vocabulary,

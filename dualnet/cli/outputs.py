@@ -80,9 +80,11 @@ class Output:
             # the order of several.
             is_old = before is None and name in ("bytes", "files", "tokenizer")
             if before != value and not is_old and (of_shard or name != "shard"):
-                other = f"{self.path} was begun with {name} = {before!r}. Received: {value!r}."
-                required = f"must go on with the same work. {other} Choose another --output."
-                raise ArgumentError("--resume", required)
+                raise ArgumentError(
+                    "--resume",
+                    f"must go on with the same work. {self.path} was begun with {name} = "
+                    f"{before!r}. Received: {value!r}. Choose another --output.",
+                )
 
     def skip_written(self, blocks: Iterator[Block]) -> None:
         """Skip the last block that is written, the first of `blocks`; check the text up to it."""
@@ -141,9 +143,11 @@ class Lines(Output):
     def open(self) -> None:
         """Keep what is there up to the size that the progress counts, in bytes."""
         if (size := self.path.stat().st_size if self.path.is_file() else 0) < self.size:
-            received = f"Received: {str(self.path)!r}, with {size:,}. Begin anew, elsewhere."
-            required = f"must find the {self.size:,} bytes written. {received}"
-            raise ArgumentError("--resume", required)
+            raise ArgumentError(
+                "--resume",
+                f"must find the {self.size:,} bytes written. Received: {str(self.path)!r}, with "
+                f"{size:,}. Begin anew, elsewhere.",
+            )
         self.file = open(self.path, "r+b" if self.size else "wb")  # noqa: SIM115
         self.file.truncate(self.size)
         self.file.seek(self.size)

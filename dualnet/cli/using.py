@@ -266,9 +266,11 @@ def translate(options: Translate) -> Result | None:
     texts = options.lines(may_be_empty=True)
     runs = [Run.open(folder) for folder in (options.run_folder, *options.ensemble)]
     if options.plot is not None and (len(texts) != 1 or not texts[0]):
-        way_out = " For more, see `alignments` in Python."
-        message = f"takes one text that is not empty. Received: {len(texts)} of them."
-        raise ArgumentError("--plot", message, way_out)
+        raise ArgumentError(
+            "--plot",
+            f"takes one text that is not empty. Received: {len(texts)} of them.",
+            " For more, see `alignments` in Python.",
+        )
     generation = quietly("dualnet.generation")
     models = [run.model() for run in runs]
     settings = Translating.fields_of(options.arguments())

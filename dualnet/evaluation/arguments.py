@@ -74,10 +74,12 @@ def check_translators(models: Sequence[LanguageModel]) -> None:
     """Raise `ArgumentError` unless `models` translate into one vocabulary."""
     for model in models:
         if not isinstance(model, TranslationModel):
-            which = f"{getattr(model, 'name', model)!r} of type {type(model).__name__}"
-            way_out = " Train one with `dualnet train encdec --pairs FOLDER`."
-            required = "must be a model that translates."
-            raise ArgumentError("model", f"{required} Received: {which}.", way_out)
+            raise ArgumentError(
+                "model",
+                f"must be a model that translates. Received: {getattr(model, 'name', model)!r} of "
+                f"type {type(model).__name__}.",
+                " Train one with `dualnet train encdec --pairs FOLDER`.",
+            )
         if model.vocabulary is None or model.source_vocabulary is None:
             raise ArgumentError(
                 "model",

@@ -56,9 +56,12 @@ def parts_of_logits(
     connection = graph.layer("connection")
     is_dual = isinstance(connection, DualConnection) and connection.use_input
     if not (is_dual and isinstance(head, OutputProjection)):
-        required = "must have a dual connection that reads the current word, and an output of one"
-        way_out = " Build one with connection='dual'."
-        raise ArgumentError("model", f"{required} softmax, without gate or cache.", way_out)
+        raise ArgumentError(
+            "model",
+            "must have a dual connection that reads the current word, and an output of one "
+            "softmax, without gate or cache.",
+            " Build one with connection='dual'.",
+        )
     kernel, bias = head.output_weights()
     matrix = ops.convert_to_numpy(kernel).astype(np.float64)
     matrix = matrix if head.tied_to is None else matrix.T

@@ -223,9 +223,11 @@ def expert_shares(model: LanguageModel, tokens: ArrayLike | PairSplit) -> Shares
     """
     output = model.graph.layer("output")
     if not isinstance(output, DOCOutput):
-        way_out = " Build or train a model with `experts`."
-        received = f"Received: the output {type(output).__name__}."
-        raise ArgumentError("model", f"must have a mixture as output. {received}", way_out)
+        raise ArgumentError(
+            "model",
+            f"must have a mixture as output. Received: the output {type(output).__name__}.",
+            " Build or train a model with `experts`.",
+        )
     if isinstance(tokens, PairSplit):
         sums, count = _sums_over_pairs(model, tokens)
     else:

@@ -95,8 +95,10 @@ class DualnetLM(LM):
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """Return log p of each text in nats."""
         if self.tokenizer.loses:
-            message = "Perplexities per word and per byte do not compare"
-            warnings.warn(f"{message}: {self.tokenizer.loses}.", stacklevel=2)
+            warnings.warn(
+                f"Perplexities per word and per byte do not compare: {self.tokenizer.loses}.",
+                stacklevel=2,
+            )
         streams = [self._stream(text) for (text,) in (request.args for request in requests)]
         losses = scoring.read(reader_of(self.model, questions.losses), streams)["losses"]
         return [-math.fsum(row) for row in losses]

@@ -112,10 +112,12 @@ def token_map(tokens: StrPath, tokenizer: Tokenizer) -> TokenMap:
         read.append(unit)
     if not matched or (unknown and unk_id is None):
         strangers = [name for name in names if name not in units]
-        required = f"must be a file with tokens of the model, such as {tokenizer.words[:3]}."
-        received = f"Received: {os.fspath(tokens)!r}, where {strangers[:3]} are none."
-        way_out = " Train the model on text in the recogniser's tokens."
-        raise ArgumentError("tokens", f"{required} {received}", way_out)
+        raise ArgumentError(
+            "tokens",
+            f"must be a file with tokens of the model, such as {tokenizer.words[:3]}. Received: "
+            f"{os.fspath(tokens)!r}, where {strangers[:3]} are none.",
+            " Train the model on text in the recogniser's tokens.",
+        )
     used = {*scored, eos_id, unk_id}
     return TokenMap(
         read=np.array([*read, eos_id], "int64"),

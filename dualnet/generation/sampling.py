@@ -368,9 +368,12 @@ def streams_of(vocabulary: Tokenizer, prompts: list[str], stop_at_eos: bool) -> 
     """Return the int32 ids to read for each prompt before one is drawn, `<eos>` first."""
     eos_id = vocabulary.eos_id
     if eos_id is None and stop_at_eos:
-        required = f"must be False for a vocabulary without {EOS}."
-        way_out = " Set max_tokens instead."
-        raise ArgumentError("stop_at_eos", required, way_out, stop_at_eos=stop_at_eos)
+        raise ArgumentError(
+            "stop_at_eos",
+            f"must be False for a vocabulary without {EOS}.",
+            " Set max_tokens instead.",
+            stop_at_eos=stop_at_eos,
+        )
     encoded = [vocabulary.encode(check_text("prompt", prompt)) for prompt in prompts]
     if eos_id is not None:
         return [np.insert(ids, 0, eos_id) for ids in encoded]

@@ -101,9 +101,13 @@ class Recurrence(SeededLayer):
         **kwargs,
     ):
         if not hasattr(cell, "mask_specs"):
-            reason = "as the cells of `dualnet.layers` do: its masks are drawn before the loop."
-            way_out = " Run other cells with `keras.layers.RNN`."
-            raise ArgumentError("cell", f"must have `mask_specs()`, {reason}", way_out, cell=cell)
+            raise ArgumentError(
+                "cell",
+                "must have `mask_specs()`, as the cells of `dualnet.layers` do: its masks are "
+                "drawn before the loop.",
+                " Run other cells with `keras.layers.RNN`.",
+                cell=cell,
+            )
         super().__init__(seed=seed, autocast=False, **kwargs)
         self.cell = cell
         self.return_sequences = return_sequences

@@ -189,10 +189,12 @@ def _shared_tokenizer(models: Mapping[str, LanguageModel]) -> Tokenizer:
     (first, tokenizer), *others = tokenizers.items()
     for name, other in others:
         if other != tokenizer:
-            received = f"Received: {first!r} with {tokenizer!r}, {name!r} with {other!r}."
-            way_out = " Make a page for each, or train them on one corpus."
-            required = "must have one tokeniser, so that they predict the same tokens."
-            raise ArgumentError("models", f"{required} {received}", way_out)
+            raise ArgumentError(
+                "models",
+                "must have one tokeniser, so that they predict the same tokens. Received: "
+                f"{first!r} with {tokenizer!r}, {name!r} with {other!r}.",
+                " Make a page for each, or train them on one corpus.",
+            )
     return tokenizer
 
 

@@ -231,8 +231,9 @@ class Run:
                 f"{way_out}"
             )
         if source != "embedded" and not is_named and not os.path.exists(source):
-            fault = f"The corpus of {self.path.name!r}, {source!r}, may have moved."
-            raise FileNotFoundError(f"{fault} {way_out}")
+            raise FileNotFoundError(
+                f"The corpus of {self.path.name!r}, {source!r}, may have moved. {way_out}"
+            )
         self.check_sums((files.CARD, *files.VOCABULARIES))
         corpus: Corpus | PairCorpus
         if "pairs" in self.trained_on:
@@ -312,16 +313,18 @@ def _hint(name: str) -> str:
 
 
 def _missing(folder: Path, name: str, way_out: str) -> FileNotFoundError:
-    message = f"A RUN folder must hold {name}. Received: {str(folder)!r}, without it."
-    return FileNotFoundError(f"{message} {way_out}")
+    return FileNotFoundError(
+        f"A RUN folder must hold {name}. Received: {str(folder)!r}, without it. {way_out}"
+    )
 
 
 def _read_card_table(folder: Path) -> dict[str, Any]:
     """Return the tables of a RUN's card, with its keys and their kinds checked."""
     file = folder / files.CARD
     if not file.is_file():
-        way_out = "Create one with `dualnet train NAME --corpus CORPUS --output RUN`."
-        raise _missing(folder, files.CARD, way_out)
+        raise _missing(
+            folder, files.CARD, "Create one with `dualnet train NAME --corpus CORPUS --output RUN`."
+        )
     table = read_toml(file)
     try:
         check_keys(table, {OTHERS: object, **CARD_SCHEMA}, required=REQUIRED)

@@ -192,10 +192,12 @@ def _writer(model: LanguageModel, format: str, request: Exporting) -> Writer:
     if format in ADDED:
         return ADDED[format].prepare(model, request)
     if model.cache_size:
-        required = "must be 'saved_model' for a model with a cache, which no single step can hold."
-        received = f"Received: format={format!r} with a cache of {model.cache_size} words."
-        way_out = " Export the model without the cache, or as a SavedModel."
-        raise ArgumentError("format", f"{required} {received}", way_out)
+        raise ArgumentError(
+            "format",
+            "must be 'saved_model' for a model with a cache, which no single step can hold. "
+            f"Received: format={format!r} with a cache of {model.cache_size} words.",
+            " Export the model without the cache, or as a SavedModel.",
+        )
     from dualnet.serving import one_step
 
     files = one_step.onnx_files if format == "onnx" else one_step.litert_files

@@ -202,8 +202,9 @@ def litert_files(model: LanguageModel, request: Exporting, name: str) -> Files:
 def _cannot_hold(format: str, error: Exception) -> ArgumentError:
     required = "must be another for this model, or what it learns, which the format cannot hold."
     reason = " ".join(str(error).split())[:200]
-    way_out = " Export it as a SavedModel."
-    return ArgumentError("format", f"{required} Received: {format!r} ({reason}).", way_out)
+    return ArgumentError(
+        "format", f"{required} Received: {format!r} ({reason}).", " Export it as a SavedModel."
+    )
 
 
 def _computations(

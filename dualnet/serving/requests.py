@@ -31,8 +31,9 @@ def finite(*shape: int | None) -> Input:
 
 def not_negative() -> Input:
     """Return an input of a finite float for each row, at least 0."""
-    required = "finite and at least 0"
-    return Input(tf.float32, (), required, lambda x, _: tf.math.is_finite(x) & (x >= 0))
+    return Input(
+        tf.float32, (), "finite and at least 0", lambda x, _: tf.math.is_finite(x) & (x >= 0)
+    )
 
 
 def whole(least: int, most: int, required: str, *shape: int | None) -> Input:

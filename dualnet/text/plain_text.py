@@ -45,9 +45,12 @@ def check_text(name: str, text: str) -> str:
         raise ArgumentError(name, f"must be text. Received: {reprlib.repr(text)}.")
     surrogate = None if text.isascii() else SURROGATE.search(text)
     if surrogate:
-        which = f"{surrogate[0]!r} at character {surrogate.start()}, half of a surrogate pair"
-        way_out = " Read the text with encoding='utf-8', on the command line with PYTHONUTF8=1."
-        raise ArgumentError(name, f"must be text that UTF-8 can hold. Received: {which}.", way_out)
+        raise ArgumentError(
+            name,
+            f"must be text that UTF-8 can hold. Received: {surrogate[0]!r} at character "
+            f"{surrogate.start()}, half of a surrogate pair.",
+            " Read the text with encoding='utf-8', on the command line with PYTHONUTF8=1.",
+        )
     return text
 
 
@@ -55,7 +58,10 @@ def check_line(name: str, text: str) -> str:
     """Return `text` without its line end, else raise `ValueError` unless it is one line."""
     line = check_text(name, text).removesuffix("\n").removesuffix("\r")
     if "\n" in line:
-        required = "must be one line for a model that translates, which learns from lines."
-        way_out = " Give its lines one by one."
-        raise ArgumentError(name, f"{required} Received: {reprlib.repr(text)}.", way_out)
+        raise ArgumentError(
+            name,
+            "must be one line for a model that translates, which learns from lines. Received: "
+            f"{reprlib.repr(text)}.",
+            " Give its lines one by one.",
+        )
     return line

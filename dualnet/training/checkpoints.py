@@ -110,8 +110,11 @@ def restore(
             arrays = _load_arrays(path / STATE, _variables(model))
         except DamagedError as error:
             damaged.append(path)
-            message = f"Checkpoint {str(path)!r} is damaged: {error}. Trying the one before."
-            print(message, file=sys.stderr, flush=True)
+            print(
+                f"Checkpoint {str(path)!r} is damaged: {error}. Trying the one before.",
+                file=sys.stderr,
+                flush=True,
+            )
             continue
         assign_all(_variables(model), arrays)
         for broken in damaged:

@@ -25,9 +25,12 @@ def is_gated(config: Mapping[str, Any]) -> bool:
 def load_source(weights: str, config: Mapping[str, Any]) -> LanguageModel | None:
     """Load the model to start from, or return None if `weights` is ""; a gate needs one."""
     if not weights and is_gated(config):
-        message = "must be given: a gate is trained on a trained model."
-        way_out = " Train the model with gate='none' first, then pass its RUN folder."
-        raise ArgumentError("weights", message, way_out, gate=config["gate"])
+        raise ArgumentError(
+            "weights",
+            "must be given: a gate is trained on a trained model.",
+            " Train the model with gate='none' first, then pass its RUN folder.",
+            gate=config["gate"],
+        )
     return Run.open(weights, name="weights").model() if weights else None
 
 
@@ -83,9 +86,12 @@ def load_corpus(
     if vocabulary is not None and (learnt := LEARNT & read_as.keys()):
         if not match_words:
             key = min(learnt)
-            message = f"must be left out: the model to start from reads text as {vocabulary.kind}."
-            way_out = " For other words, train a model of the zoo with `weights`."
-            raise ArgumentError(key, message, way_out, **{key: read_as[key]})
+            raise ArgumentError(
+                key,
+                f"must be left out: the model to start from reads text as {vocabulary.kind}.",
+                " For other words, train a model of the zoo with `weights`.",
+                **{key: read_as[key]},
+            )
         vocabulary = None
     loaded = load_with(vocabulary, corpus, {"lowercase": lowercase, **read_as})
     if source is not None and not match_words:

@@ -30,9 +30,12 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
         step, dots, end = part.partition("..")
         first, last = whole_number(step), whole_number(end) if dots else None
         if not first or (dots and (last or 0) < first):
-            message = "must be ranges of words such as '1M' or '1M..10M,10M..100M'."
-            way_out = " 1M..10M keeps the model after each million words up to 10 million."
-            raise ArgumentError("keep_every", message, way_out, keep_every=keep_every)
+            raise ArgumentError(
+                "keep_every",
+                "must be ranges of words such as '1M' or '1M..10M,10M..100M'.",
+                " 1M..10M keeps the model after each million words up to 10 million.",
+                keep_every=keep_every,
+            )
         found.append((first, last))
     return found
 

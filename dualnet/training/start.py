@@ -221,9 +221,12 @@ def ready(folder: Path, card: Card, recipe: Recipe, corpus: AnyCorpus) -> Traini
 def check_model(card: Card, config: Mapping[str, Any], corpus: AnyCorpus | str) -> None:
     """Raise `ArgumentError` unless the model can be trained as a whole, and on `corpus`."""
     if "members" in config and not initial_weights.is_gated(config):
-        message = "must be a model that is trained whole, or an ensemble with a gate."
-        way_out = " Train each member, then combine the RUN folders with `dualnet ensemble`."
-        raise ArgumentError("name", message, way_out, name=card.name)
+        raise ArgumentError(
+            "name",
+            "must be a model that is trained whole, or an ensemble with a gate.",
+            " Train each member, then combine the RUN folders with `dualnet ensemble`.",
+            name=card.name,
+        )
     translates = card.builder == "encoder_decoder"
     if translates != isinstance(corpus, PairCorpus):
         way_out = " Load pairs with corpora.load_pairs, or --pairs FOLDER." * translates
@@ -483,9 +486,12 @@ def _check_unfinished(run: Run, recipe: Recipe, *, may_be_finished: bool) -> Non
     rounds = len({row["phase"] for row in history if is_round(row["phase"])})
     epochs = recipe_of(run.card.recipe).epochs
     if rounds and recipe.epochs != epochs:
-        message = f"must stay {epochs}, as when the run started: its fine-tuning has begun."
-        way_out = " To train longer, set finetune_epochs, the most epochs of a round."
-        raise ArgumentError("epochs", message, way_out, epochs=recipe.epochs)
+        raise ArgumentError(
+            "epochs",
+            f"must stay {epochs}, as when the run started: its fine-tuning has begun.",
+            " To train longer, set finetune_epochs, the most epochs of a round.",
+            epochs=recipe.epochs,
+        )
     evaluated = run.results.get("epochs")
     if may_be_finished or evaluated != len(history) or plan(recipe, history) is not None:
         return

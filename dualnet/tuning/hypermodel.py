@@ -74,8 +74,11 @@ class HyperModel(keras_tuner.HyperModel):
         card, recipe = self._trial(hp)
         for key in BEYOND_FIT & recipe.changed().keys():
             default = getattr(Recipe, key)
-            message = f"must be {default!r} if KerasTuner trains the model with a plain `fit`."
-            recipe.refuse(key, message, way_out=" Use dualnet.tuning.search.")
+            recipe.refuse(
+                key,
+                f"must be {default!r} if KerasTuner trains the model with a plain `fit`.",
+                way_out=" Use dualnet.tuning.search.",
+            )
         keras.utils.set_random_seed(self.job.seed)
         return compiled_model(card, recipe, self.corpus)
 

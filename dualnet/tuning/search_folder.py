@@ -70,10 +70,12 @@ class Search:
         changed = [key for key in OF_JOB if getattr(before.job, key) != getattr(self.job, key)]
         changed += [key for key in OF_SEARCH if getattr(before, key) != getattr(self, key)]
         if changed:
-            received = f"another {', another '.join(changed)} for {str(self.folder)!r}"
-            message = f"must not change when a search is resumed. Received: {received}."
-            way_out = f" Restore what {JOB} and {SEARCH} state, or start a new search elsewhere."
-            raise ArgumentError(changed[0], message, way_out)
+            raise ArgumentError(
+                changed[0],
+                "must not change when a search is resumed. Received: another "
+                f"{', another '.join(changed)} for {str(self.folder)!r}.",
+                f" Restore what {JOB} and {SEARCH} state, or start a new search elsewhere.",
+            )
 
 
 def read_search(folder: Path) -> Search:

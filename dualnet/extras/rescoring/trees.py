@@ -51,9 +51,12 @@ class Tree:
 
     def __post_init__(self) -> None:
         if self.word is not None and len(self.children) > 1:
-            received = f"Received: {self.word!r} beside others in the bracket {self.label!r}."
-            way_out = " Give each word a bracket with its tag, as in (NN dog)."
-            raise ArgumentError("children", f"must be trees, or one word. {received}", way_out)
+            raise ArgumentError(
+                "children",
+                f"must be trees, or one word. Received: {self.word!r} beside others in the "
+                f"bracket {self.label!r}.",
+                " Give each word a bracket with its tag, as in (NN dog).",
+            )
         if not self.children and self.label:
             raise ArgumentError(
                 "children", f"must not be empty. Received: the bracket {self.label!r} of nothing."
