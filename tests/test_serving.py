@@ -737,7 +737,7 @@ def test_the_documented_requests_fit_the_signatures_and_are_answered(documented)
         for value in answer.values():
             values = np.char.decode(value.astype(bytes)) if value.dtype == object else value
             json.dumps(values.tolist(), allow_nan=False)
-    assert names == ENDPOINTS
+    assert names == ["score", "step", "generate_text", "complete_text"]
 
 
 @pytest.mark.slow
