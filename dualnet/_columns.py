@@ -76,7 +76,7 @@ def texts_of(
 
 
 def columns_of(value: object) -> list[Column] | None:
-    """Return the names of the columns of a table; None for what is none."""
+    """Return the column names of a table; None for any other value."""
     if isinstance(value, Mapping):
         return [*value]
     names = getattr(value, "columns", None)
@@ -101,7 +101,7 @@ def column_of(table: Any, names: list[Column], column: Column, *, name: str = "c
 
 
 def _plain(column: Any) -> Any:
-    """Return an array of Arrow as a list, since its cells are no str; all else as it is."""
+    """Convert an array of Arrow, whose cells are no str, to a list; return others unchanged."""
     return column.to_pylist() if hasattr(column, "to_pylist") else column
 
 
@@ -136,7 +136,7 @@ class Results(list[T]):
 
 
 class TextResults(Results[Any]):
-    """Texts, one or several for each of the given ones, with a row for each in the table."""
+    """Results with one or several texts for each input; `to_frame` has a row for each."""
 
     def rows(self) -> Iterator[Mapping[str, object]]:
         for sentence_id, texts in enumerate(self, 1):

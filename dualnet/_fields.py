@@ -136,19 +136,19 @@ class Settings:
         return {name: arguments[name] for name in cls.names() if name in arguments}
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], *, what: str = "", way_out: str = "") -> Self:
+    def of(cls, arguments: Mapping[str, Any], *, requirement: str = "", way_out: str = "") -> Self:
         """Return the settings with the values in `arguments`.
 
         Args:
             arguments: Names and values.
-            what: What a name must be, for the error about another one; by default one of all.
+            requirement: What is required of a name; by default that it is one of all.
             way_out: Ends that error where no similar name is known.
         """
         names = cls.names()
-        what = what or f"must be one of {', '.join(names)}."
+        requirement = requirement or f"must be one of {', '.join(names)}."
         for name in sorted(arguments.keys() - {*names}):
             hint = _checks.did_you_mean(name, names) or way_out
-            raise _checks.ArgumentError(name, what, hint, **{name: arguments[name]})
+            raise _checks.ArgumentError(name, requirement, hint, **{name: arguments[name]})
         return cls(**arguments)
 
     def arguments(self) -> dict[str, Any]:

@@ -325,9 +325,9 @@ class Learner:
             return result.token_losses.astype(np.float64)[:, None]
 
         request = Surprising(words=words, split_punctuation=split_punctuation)
-        given, labels, _ = texts_of("texts", texts, column)
+        text_list, labels, _ = texts_of("texts", texts, column)
         with surprisals(self.model, request, score=score) as of_texts:
-            return Results((row for rows, _ in of_texts(given) for row in rows), labels)
+            return Results((row for rows, _ in of_texts(text_list) for row in rows), labels)
 
     def reset(self) -> None:
         """Forget everything: the memory, the state of the rule, and where the text was."""
@@ -467,15 +467,15 @@ class Learner:
             if last is not None:
                 check_tokens([last], model.vocabulary_size, least=1, name="last")
             expected = _named(start)
-            found, own = (
-                [f"{name} {array.dtype}{array.shape}" for name, array in each.items()]
-                for each in (arrays, expected)
+            stored, own = (
+                [f"{name} {array.dtype}{array.shape}" for name, array in table.items()]
+                for table in (arrays, expected)
             )
-            if found != own or not all(np.isfinite(array).all() for array in arrays.values()):
+            if stored != own or not all(np.isfinite(array).all() for array in arrays.values()):
                 raise ArgumentError(
                     "path",
                     f"must hold finite arrays for this model and its cache: {own}.",
-                    arrays=found,
+                    arrays=stored,
                 )
             memory, *rest = (arrays[name] for name in expected)
             moments, states = rest[: len(start.moments)], rest[len(start.moments) :]

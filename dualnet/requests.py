@@ -223,7 +223,7 @@ class AdaptationRule(Settings):
             self.of_rule()
 
     def which(self) -> str | Sequence[str] | None:
-        """Return which weights learn, as `adapt` of `dynamic_evaluation`."""
+        """Return the weights that learn, in the form of `adapt` of `dynamic_evaluation`."""
         return None
 
     def of_rule(self) -> dict[str, Any]:

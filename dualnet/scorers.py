@@ -150,7 +150,7 @@ class PairScorer:
     def state(self) -> Row:
         """Return the totals as JSON."""
         by = {
-            kind: {name: dataclasses.astuple(each) for name, each in accuracies.items()}
+            kind: {name: dataclasses.astuple(accuracy) for name, accuracy in accuracies.items()}
             for kind, accuracies in self.by.items()
         }
         return {"tokens": self.tokens, "unknown": self.unknown, **by}

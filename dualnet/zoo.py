@@ -252,7 +252,9 @@ def known_arguments(card: Card, overrides: Arguments = MappingProxyType({})) -> 
     config = {**card.config, **overrides}
     names = builder_arguments(BUILDERS[check_choice("builder", card.builder, BUILDERS)], config)
     if "members" in names:
-        names += [name for each in BUILDERS.values() for name in builder_arguments(each, config)]
+        names += [
+            name for builder in BUILDERS.values() for name in builder_arguments(builder, config)
+        ]
     return list(dict.fromkeys(names))
 
 

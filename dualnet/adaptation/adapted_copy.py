@@ -141,10 +141,10 @@ class Adaptation:
         return ops.convert_to_numpy(logs["losses"])[0, :count]
 
 
-def not_finite(what: str, rule: str, settings: Mapping[str, float]) -> ArgumentError:
+def not_finite(quantity: str, rule: str, settings: Mapping[str, float]) -> ArgumentError:
     return ArgumentError(
         "learning_rate",
-        f"must keep the {what} finite. Received: rule={rule!r}, "
+        f"must keep the {quantity} finite. Received: rule={rule!r}, "
         f"learning_rate={settings['learning_rate']:g}, which does not.",
         " Take a smaller one, or set clipnorm.",
     )

@@ -82,9 +82,9 @@ def surprisal(
     https://arxiv.org/abs/2406.14561, and Oh and Schuler, 2024, https://arxiv.org/abs/2406.10851
     """
     request = Surprising.of(settings)
-    given, labels, _ = texts_of("texts", texts, column)
+    text_list, labels, _ = texts_of("texts", texts, column)
     with surprisals(model, request, statistics=statistics, keep=keep) as of_texts:
-        return Results((row for rows, _ in of_texts(given) for row in rows), labels)
+        return Results((row for rows, _ in of_texts(text_list) for row in rows), labels)
 
 
 @contextlib.contextmanager

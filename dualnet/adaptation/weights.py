@@ -162,13 +162,13 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
 
 def _weights_of(core: keras.Model, patterns: Sequence[str]) -> set[int]:
     """Return the weights, as `id`, of all layers with one of the names, those of members too."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for layer in core.layers:
         if _is_named(layer, patterns):
-            found |= {id(weight) for weight in layer.weights}
+            ids |= {id(weight) for weight in layer.weights}
         elif isinstance(layer, keras.Model):
-            found |= _weights_of(layer, patterns)
-    return found
+            ids |= _weights_of(layer, patterns)
+    return ids
 
 
 def _is_named(layer: keras.layers.Layer, patterns: Sequence[str]) -> bool:

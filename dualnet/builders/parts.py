@@ -50,13 +50,13 @@ def _name_of(argument: str, layer_class: type) -> str:
     return name
 
 
-def check_registered(argument: str, name: str, what: str) -> None:
+def check_registered(argument: str, name: str, subject: str) -> None:
     """Raise `ArgumentError` unless a class is registered by `name`."""
     if keras.saving.get_registered_object(name) is None:
         raise ArgumentError(
             argument,
             "must be registered with Keras, since files name it: write "
-            f"@keras.saving.register_keras_serializable('PACKAGE') above it. Received: {what}, "
+            f"@keras.saving.register_keras_serializable('PACKAGE') above it. Received: {subject}, "
             "which is not.",
         )
 
@@ -88,8 +88,8 @@ def class_of(argument: str, part: Part) -> Any:
     way_out = did_you_mean(part, names) or f"{way_out}{ENVIRONMENT}=MODULE."
     if str(part).lower() in names:
         way_out = f" Did you mean {str(part).lower()!r}?"
-    what = "a class of your own, or the name that it is registered by with Keras"
-    required = f"must be one of {names}, {what}." if names else f"must be {what}."
+    alternative = "a class of your own, or the name that it is registered by with Keras"
+    required = f"must be one of {names}, {alternative}." if names else f"must be {alternative}."
     raise ArgumentError(argument, required, way_out, **{argument: part})
 
 

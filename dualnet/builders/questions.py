@@ -1,4 +1,4 @@
-"""What a `Reader` asks a language model about each token of a segment."""
+"""Questions that a `Reader` asks a language model about each token of a segment."""
 
 import keras
 import numpy as np

@@ -346,7 +346,7 @@ class Recurrent(PartStation):
 
 
 class Connection(PartStation):
-    """What joins the recurrent output to the output layer: nothing, or the current word."""
+    """Joins the current word to the recurrent output, or passes the latter on."""
 
     connection: str = field("plain", parts.class_of)
     """"plain"; "dual", a dual layer on the embedding and the recurrent output; or

@@ -159,7 +159,7 @@ class StreamModel(ClearsAllGradients):
         return inputs, targets, weight
 
     def _needs_no_logits(self, training: bool) -> bool:
-        """Tell whether the losses of the targets are enough for a step."""
+        """Return True if a step needs only the losses of the targets, no logits."""
         smoothed = training and self.label_smoothing > 0
         plain = self.loss is None and not self._fraternal and not smoothed
         return plain and self._compile_metrics is None
@@ -302,7 +302,7 @@ class StreamModel(ClearsAllGradients):
                 stream.restart()
 
     def _prepare_training(self) -> None:
-        """Check what is trained, and make the optimizer's variables.
+        """Check the trainable weights, and build the optimizer.
 
         TensorFlow would trace a step that makes variables twice.
         """

@@ -1,4 +1,4 @@
-"""What stands over whole models: one gate, the mean of several models, a cache."""
+"""Wrappers of whole models: a gate, an ensemble, a cache."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -180,7 +180,7 @@ def copy_weights(source: LanguageModel, target: LanguageModel, prefix: str = "")
 def ensemble_model(
     *, members: Sequence[Arguments], name: str = "ensemble", **arguments: Any
 ) -> LanguageModel:
-    """Return several models in one, whose probabilities are the mean of theirs.
+    """Return an ensemble: one model that averages the probabilities of its members.
 
     One gate serves all members: the mean over members m of softmax(g * s_m) (Takase et al.,
     2017, equation 9). One cache serves all, with the members' hidden vectors side by side as

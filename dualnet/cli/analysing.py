@@ -90,14 +90,14 @@ def _opened(
 def _shown(
     options: Plotting,
     plot: Callable[[Any, str], None],
-    found: Any,
+    analysis: Any,
     result: dict[str, Any],
     table: Table,
 ) -> Result:
     """Return the result of an analysis, and plot what it `found` into `--output`."""
     if options.output is None:
         return Result(result, table)
-    plot(found, options.output)
+    plot(analysis, options.output)
     return Result({**result, "output": options.output}, table, f"\nplotted in {options.output}")
 
 
@@ -156,11 +156,11 @@ def rank(options: Rank) -> Result:
         for run, model, tokens in _opened(options)
     }
     rows = [
-        [*map("{:,}".format, (found.rank, *found.shape)), f"{found.tolerance:.3g}", run]
-        for run, found in ranks.items()
+        [*map("{:,}".format, (of_run.rank, *of_run.shape)), f"{of_run.tolerance:.3g}", run]
+        for run, of_run in ranks.items()
     ]
     table = Table(["rank", "contexts", "words", "tolerance", "run"], rows)
-    result = {"ranks": {run: vars(found) for run, found in ranks.items()}}
+    result = {"ranks": {run: vars(of_run) for run, of_run in ranks.items()}}
     return _shown(options, analysis.plot_singular_values, ranks, result, table)
 
 

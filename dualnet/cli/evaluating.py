@@ -189,7 +189,7 @@ def evaluate(options: Evaluate) -> Result:
 
 
 def _keystrokes(options: Evaluate, count: int) -> Result:
-    """Return how many keys completion saves on the first words of a text."""
+    """Return the share of keys that completion saves on the first `count` words of a text."""
     run = Run.open(options.run_folder).check_language_model("RUN")
     _check_text(options, run)
     quietly("dualnet.generation")
@@ -204,19 +204,19 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
     if options.dynamic:
         rule = LearnerRule.fields_of(options.changed())
         reader = learners.Learner(reader, options.adapt, **rule)
-    found = generation.keystrokes(reader, [*filter(str.strip, lines)], k=options.k)
+    savings = generation.keystrokes(reader, [*filter(str.strip, lines)], k=options.k)
     figures = {
-        "saved": found.saved, **dataclasses.asdict(found), "k": options.k,
+        "saved": savings.saved, **dataclasses.asdict(savings), "k": options.k,
         "dynamic": options.dynamic, "corpus": text.corpus.name, "split": text.split,
     }  # fmt: skip
     shown = [
         f"after {letters} letters the first word is right in {first:.1%}, one of {options.k} in "
         f"{among:.1%}"
-        for letters, (first, among) in enumerate(found.recall)
+        for letters, (first, among) in enumerate(savings.recall)
     ]
     return Result(
         figures,
-        f"{found.saved:.1%} of {found.characters:,} keys saved on {found.words:,} words of "
+        f"{savings.saved:.1%} of {savings.characters:,} keys saved on {savings.words:,} words of "
         f"{text.corpus.name} {text.split}",
         *shown,
     )
@@ -246,8 +246,8 @@ def compare(options: Compare) -> Result:
 
     text = Text(options, run, run.model())
     models = text.model, other.model()
-    found = evaluation.compare(*models, text.tokens, by_sentence=text.by_sentence)
-    return Result(dataclasses.asdict(found), f"{text.corpus.name} {text.split}: {found}")
+    difference = evaluation.compare(*models, text.tokens, by_sentence=text.by_sentence)
+    return Result(dataclasses.asdict(difference), f"{text.corpus.name} {text.split}: {difference}")
 
 
 def adapt(options: Adapt) -> Result:
@@ -288,9 +288,9 @@ def adapt(options: Adapt) -> Result:
         if value is not None
     )
     if options.keep is not None:
-        how = "by sentence, " * dynamic.by_sentence + used
+        description = "by sentence, " * dynamic.by_sentence + used
         place = text.split if options.corpus is None else f"{text.split} of {options.corpus}"
-        note = f"Adapted on {place} by dynamic evaluation, {how}."
+        note = f"Adapted on {place} by dynamic evaluation, {description}."
         card = dataclasses.replace(run.card, note=note, weights=run.source)
         write_run(Path(options.keep), text.model, card, sources=[run.path])
         text.notes["keep"] = options.keep
@@ -431,9 +431,9 @@ def _check_text(options: TextOfRun, run: Run) -> None:
 def _is_whole(options: TextOfRun, run: Run) -> bool:
     """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
     path, is_divided = options.corpus or "", bool(options.fractions or options.split)
-    given = vars(options)  # `compare` has neither of these two
-    is_divided |= given.get("temperature") == "best"
-    is_divided |= given.get("rule") == "rms" and not run.is_folder
+    values = vars(options)  # `compare` has neither of these two
+    is_divided |= values.get("temperature") == "best"
+    is_divided |= values.get("rule") == "rms" and not run.is_folder
     if is_divided or path in NAMES or run.own_reading(path):
         return False
     return os.path.isfile(os.path.expanduser(path))
@@ -458,8 +458,8 @@ def _of_translator(options: Evaluate, run: Run, model: "TranslationModel") -> Re
     if protocol == "rouge":
         scores = evaluation.rouge(lines, pairs.target_lines)
     else:
-        how = {"protocol": protocol, "language": corpus.target}
-        scores = evaluation.translation_metrics(lines, pairs.target_lines, **how)
+        settings = {"protocol": protocol, "language": corpus.target}
+        scores = evaluation.translation_metrics(lines, pairs.target_lines, **settings)
     evaluated = evaluate_pairs(model, corpus, split)
     names = {
         "split": "whole" if is_whole else split,
@@ -525,10 +525,10 @@ def _check_keep(keep: str, run: Run) -> None:
 def _check_kind(options: Evaluate, translates: bool) -> None:
     """Raise `ArgumentError` for an option that does not apply to the kind of model."""
     of_translators, of_both = [*Pairs.names(), "beam", "protocol"], [*OfRun.names(), "split"]
-    what = "language models" if translates else "models that translate"
+    kind = "language models" if translates else "models that translate"
     for name in options.changed():
         if (name in of_translators) != translates and name not in of_both:
             raise ArgumentError(
                 name,
-                f"is for {what}. Received: {options.run_folder!r}, of another model.",
+                f"is for {kind}. Received: {options.run_folder!r}, of another model.",
             )

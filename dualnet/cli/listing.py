@@ -399,8 +399,8 @@ def _described(tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def _sentence(tokenizer: Tokenizer) -> str:
-    what = f"{len(tokenizer):,} units of {tokenizer.kind}"
-    return what + f" ({tokenizer.loses})" * bool(tokenizer.loses)
+    sentence = f"{len(tokenizer):,} units of {tokenizer.kind}"
+    return sentence + f" ({tokenizer.loses})" * bool(tokenizer.loses)
 
 
 def _shown(unit: str) -> str:

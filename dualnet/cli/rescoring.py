@@ -166,18 +166,18 @@ def _tune(
 ) -> Result:
     """Learn weights, print what they are worth, and write them and the lists."""
     name, missing = _metric(options), options.missing
-    how: dict[str, Any] = {"metric": name, "missing": missing, "seed": options.seed or 0}
+    settings: dict[str, Any] = {"metric": name, "missing": missing, "seed": options.seed or 0}
     if options.tune:
-        weights = rescoring.tune(lists, references, **how)
-    figures = dataclasses.asdict(rescoring.compare(lists, references, weights, **how))
+        weights = rescoring.tune(lists, references, **settings)
+    figures = dataclasses.asdict(rescoring.compare(lists, references, weights, **settings))
     about = {"metric": name, "lists": len(lists), "missing": missing}
     if options.save_weights is not None:
         rescoring.save_weights(options.save_weights, weights, **about, **figures["rescored"])
     if options.output is not None:
         _write(options, (weighted(nbest, weights, missing) for nbest in lists))
     rows = [
-        [what, f"{figure['value']:.2f}", f"{figure['low']:.2f} to {figure['high']:.2f}"]
-        for what, figure in figures.items()
+        [label, f"{figure['value']:.2f}", f"{figure['low']:.2f} to {figure['high']:.2f}"]
+        for label, figure in figures.items()
     ]
     features = [[name, f"{weight:.6g}"] for name, weight in weights.items()]
     table = Table([f"{len(lists):,} lists", name.upper(), "95% interval"], rows)

@@ -121,7 +121,7 @@ def check_causal(
 
 
 def _scores(scorer: Callable[[np.ndarray], ArrayLike], tokens: np.ndarray) -> np.ndarray:
-    """Return the scores of `tokens` as float64; raise `ArgumentError` for none of their kind."""
+    """Return the scores of `tokens`, float64; raise `ArgumentError` for a wrong shape or value."""
     scores = np.asarray(scorer(tokens.copy()), np.float64)
     if scores.ndim not in (1, 2) or len(tokens) - len(scores) not in (0, 1):
         raise ArgumentError(

@@ -53,7 +53,7 @@ def compare(
     seed: int = 0,
     **settings: Any,
 ) -> Comparison:
-    """Return how much two models differ on one text, with the interval of a block bootstrap.
+    """Compare two models on one text: their difference, with a block-bootstrap interval.
 
     Each token is scored by both, so that what makes it hard to predict cancels out. Neighbouring
     tokens have much in common, so blocks of them are drawn again, with replacement, and not single

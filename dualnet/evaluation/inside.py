@@ -1,4 +1,4 @@
-"""What layers compute on the way: gates, memories, and what the current word adds to each logit."""
+"""Inner values of layers: gates, memories, and the contribution of the current word to a logit."""
 
 import keras
 import numpy as np

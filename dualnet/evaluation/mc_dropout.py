@@ -47,7 +47,7 @@ class DropoutReader(Reader):
         self.masks_differ_by_row = active <= {f"{place}_dropout" for place in (*PLACES, "gate")}
 
     def set_seeds(self, *seeds: int) -> None:
-        """Make the masks that follow a function of `seeds`, whatever was drawn before."""
+        """Reseed all dropout layers, so that the next masks depend on `seeds` alone."""
         weights = {id(weight) for weight in self.core.weights}
         states = [variable for variable in self.core.variables if id(variable) not in weights]
         drawn = np.random.default_rng(seeds).integers(2**31, size=len(states))

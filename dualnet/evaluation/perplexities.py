@@ -35,7 +35,7 @@ Answers = list[dict[str, np.ndarray]]  # of each pass, by name
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What `evaluate` found beside the perplexity.
+    """The results of `evaluate` beside the perplexity.
 
     Attributes:
         top_k_accuracy: dict. For each k of `top_k`, the share of the tokens that were among the
@@ -219,13 +219,14 @@ def best_temperature(
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
-    found: list[float] = []
+    perplexities: list[float] = []
     candidates = [100 / k for k in FACTORS] if temperatures is None else temperatures
     for temperature in candidates:
-        found.append(perplexity(model, tokens, temperature=temperature, **settings))
-        if temperatures is None and len(found) - found.index(min(found)) > PATIENCE:
+        perplexities.append(perplexity(model, tokens, temperature=temperature, **settings))
+        best = perplexities.index(min(perplexities))
+        if temperatures is None and len(perplexities) - best > PATIENCE:
             break
-    return float(candidates[found.index(min(found))])
+    return float(candidates[perplexities.index(min(perplexities))])
 
 
 class _Plan(NamedTuple):
@@ -308,7 +309,7 @@ def _read_plan(
 
 
 def _average(model: LanguageModel, plan: _Plan, losses: np.ndarray, request: Evaluating) -> None:
-    """Fill `losses` with -log of the mean probabilities of passes with dropout."""
+    """Average the probabilities over passes with dropout; write the losses into `losses`."""
     reader, samples = DropoutReader(model, request.dropout_scale), request.mc_dropout_samples
     passes = 1
     if reader.masks_differ_by_row and plan.sequence_length is not None:

@@ -127,7 +127,7 @@ def score(
     texts, labels, is_one = texts_of("text", text, column)
     Scoring(temperature=temperature)
     sources = _source_ids(model, text, texts, source)
-    scored = [each for each, _ in scores_of(model, texts, sources, temperature)]
+    scored = [of_text for of_text, _ in scores_of(model, texts, sources, temperature)]
     return scored[0] if is_one else Scores(scored, labels)
 
 
@@ -168,7 +168,7 @@ def scores_of(
 def _source_ids(
     model: LanguageModel, text: ManyTexts, texts: list[str], source: ManyTexts | Column | None
 ) -> list[np.ndarray]:
-    """Return the ids of what each of `texts` translates, none for a model that does not.
+    """Return the ids of the source of each of `texts`; [] for a language model.
 
     `text` and `source` are the arguments of `score`.
     """

@@ -1,4 +1,4 @@
-"""What translations and headlines are measured by: BLEU, chrF and ROUGE."""
+"""Metrics of translations and headlines: BLEU, chrF and ROUGE."""
 
 import math
 from collections.abc import Sequence

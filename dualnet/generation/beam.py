@@ -291,7 +291,7 @@ class Search:
 
 
 def rows_of(columns: Tensor, of: Tensor) -> Tensor:
-    """Return where the `columns` of each row of `of` are if all of them form one axis."""
+    """Return `columns` as indices into the flattened `of`: each row's are offset by its start."""
     xp = numpy_of(of)
     count, width = xp.shape(of)[:2]
     return xp.add(xp.arange(count)[:, None] * width, columns)

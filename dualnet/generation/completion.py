@@ -68,7 +68,7 @@ def spellings(
     table, lengths, heads, ends = map(ops.convert_to_tensor, tables)
     words, length = len(pieces.lengths), typed["length"]
 
-    def step(i, log_p, totals, left, ids, states, found_ids, found, mass):
+    def step(i, log_p, totals, left, ids, states, word_ids, word_scores, mass):
         is_first, missing = i == 0, left[..., None]  # bytes that are typed, but not spelt
 
         def agree(j, fits):
@@ -99,14 +99,14 @@ def spellings(
         ending = ops.logsumexp(ops.where(ends, log_p, NONE), axis=-1)
         is_word = (left == 0) & (ops.take(lengths, tokens) > ops.take(heads, tokens))
         finished = ops.where(is_word, totals + ending, NONE)
-        found, places = top_columns(ops.concatenate([found, finished], axis=1), KEPT)
-        found_ids = ops.concatenate([found_ids, ids], axis=1)
-        found_ids = taken(found_ids, rows_of(places, found_ids))
-        bound = ops.take_along_axis(found, ops.minimum(2 * typed["k"], KEPT) - 1, axis=1)
+        word_scores, places = top_columns(ops.concatenate([word_scores, finished], axis=1), KEPT)
+        word_ids = ops.concatenate([word_ids, ids], axis=1)
+        word_ids = taken(word_ids, rows_of(places, word_ids))
+        bound = ops.take_along_axis(word_scores, ops.minimum(2 * typed["k"], KEPT) - 1, axis=1)
         longer = ops.max(ops.where(ends, NONE, log_p), axis=-1)
         likeliest = totals + ops.where(left > 0, 0.0, longer)
         totals = ops.where(likeliest > bound, totals, NONE)
-        return i + 1, log_p, totals, left, ids, states, found_ids, found, mass
+        return i + 1, log_p, totals, left, ids, states, word_ids, word_scores, mass
 
     row = ops.zeros_like(length)
     none = ops.zeros((BEAM + KEPT, LONGEST), "int32") - 1 + row[..., None]
@@ -136,7 +136,7 @@ def words_of_run(model: LanguageModel) -> Collection[str] | None:
 
 @functools.cache
 def _question(pieces: Pieces) -> Question:
-    """Return the question that is answered with `spellings`."""
+    """Return a question whose answer is `spellings`."""
 
     def question(graph: Graph, segment: Tensors) -> Tensors:
         return spellings(pieces, graph.logits, segment["logits"], segment["states"], segment)
@@ -146,7 +146,7 @@ def _question(pieces: Pieces) -> Question:
 
 @runtime_checkable
 class Taught(Protocol):
-    """What has taught a model, such as a `dualnet.Learner`."""
+    """A reader that has adapted a model, such as a `dualnet.Learner`."""
 
     words: frozenset[str]
 
@@ -215,7 +215,7 @@ class Completer:
         return sorted(completions, key=lambda one: -one.probability)[: self._k]
 
     def _state_after(self, text: str) -> Begun:
-        """Return logits and states after `text`, of which the beginning may have been read."""
+        """Return logits and states after `text`; only what follows the previous text is read."""
         [ids] = streams_of(self._vocabulary, [text], False)
         before, begun = self._read
         if not np.array_equal(ids[: len(before)], before):
@@ -262,7 +262,7 @@ def complete(
 def completer_of(
     model: LanguageModel | Taught, settings: CompletingArguments
 ) -> Iterator[Completer]:
-    """Return a context with the completer of a model, or of what a learner has taught."""
+    """Return a context with the completer of a model, or of a learner's adapted model."""
     if not isinstance(model, Taught):
         yield Completer(model, **settings)
         return

@@ -123,7 +123,7 @@ def _block(
     is_long: bool,  # of which there is a reader of its own
     is_wide: bool,
 ) -> Question:
-    """Return the question that is answered with the `Drawn` of a block of tokens.
+    """Return a question whose answer is the `Drawn` of a block of tokens.
 
     A segment has the `logits` and `states` before it, `randoms`, `(rows, columns)`, and what each
     row needs, `(rows, 1)`.
@@ -204,14 +204,14 @@ def likeliest_continuations(
     settings = request.given(Beaming.names())
     settings |= {"max_tokens": request.max_tokens, "eos_id": model.vocabulary.eos_id}
     settings["excluded_ids"] = excluded(model, request)
-    found: dict[int, list[Hypothesis]] = {}
+    hypotheses: dict[int, list[Hypothesis]] = {}
     rows = max(1, HYPOTHESES // settings["beam"])
     for batch in batches_by_length([*map(len, streams)], rows=rows):
         first_ids = np.array([streams[i][-1] for i in batch])
         _, states = read(model, [streams[i][:-1] for i in batch])
         search = compiled_search(model, {"states": states}, first_ids=first_ids, **settings)
-        found |= zip(batch, search)
-    return [found[i] for i in range(len(streams))]
+        hypotheses |= zip(batch, search)
+    return [hypotheses[i] for i in range(len(streams))]
 
 
 OnText = Callable[..., object]  # of a piece of text, and of the position of its prompt

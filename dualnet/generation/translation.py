@@ -129,11 +129,11 @@ def translate(
 
     Reference: Sutskever et al., 2014, https://arxiv.org/abs/1409.3215
     """
-    given, labels, is_one = texts_of("texts", texts, column)
+    sources, labels, is_one = texts_of("texts", texts, column)
     request = Translating.of({"n_best": 1 if n_best is None else n_best, **settings})
-    lines: list[Any] = [None] * len(given)
-    for i, several in _translated(model, given, request):
-        lines[i] = several[0].text if n_best is None else [each.text for each in several]
+    lines: list[Any] = [None] * len(sources)
+    for i, several in _translated(model, sources, request):
+        lines[i] = several[0].text if n_best is None else [one.text for one in several]
         if on_text is not None:
             on_text(lines[i], *[i] * (not is_one))
     return lines[0] if is_one else TextResults(lines, labels)

@@ -44,7 +44,7 @@ class Keystrokes:
 def keystrokes(
     model: LanguageModel | Taught, texts: str | list[str], **settings: Unpack[CompletingArguments]
 ) -> Keystrokes:
-    """Return how many keys it takes to type `texts` with the words that `complete` offers.
+    """Count the keys needed to type `texts` with the words that `complete` offers.
 
     A writer types letter by letter, and takes a word as soon as it is offered, if that saves a key.
     A choice costs one key; it also writes the space that follows the word. Each text begins after

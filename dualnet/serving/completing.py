@@ -57,11 +57,11 @@ def complete_text(
         with rows(1):
             logits, states = reader.last(ids, lengths)
         with rows(BEAM):
-            found = spellings(pieces, reader.advance, logits, states, typed)
-        words = tf.strings.reduce_join(tf.gather(spelt, found["ids"] % len(spelt)), -1)
+            candidates = spellings(pieces, reader.advance, logits, states, typed)
+        words = tf.strings.reduce_join(tf.gather(spelt, candidates["ids"] % len(spelt)), -1)
         words = tf.strings.regex_replace(words, "^ ", "")
         same = tf.equal(words[:, :, None], words[:, None])
-        sums = tf.reduce_sum(tf.where(same, tf.exp(found["log_p"])[:, None], 0.0), axis=-1)
+        sums = tf.reduce_sum(tf.where(same, tf.exp(candidates["log_p"])[:, None], 0.0), axis=-1)
         first = tf.argmax(tf.cast(same, tf.int32), axis=-1, output_type=tf.int32)
         is_word = tf.strings.regex_full_match(words, patterns()[1])
         valid = tf.equal(first, tf.range(KEPT)) & is_word & is_known(words, inputs)
@@ -108,7 +108,7 @@ def _typed(
 
 
 def _is_among(lists: Tensor, words: Tensor) -> Tensor:
-    """Return which of `words`, `(batch, KEPT)`, are in a text of words, `(batch,)`."""
+    """Return a mask of the `words`, `(batch, KEPT)`, that occur in a text of words, `(batch,)`."""
     others = tf.strings.split(lists).to_tensor("")
     return tf.reduce_any(tf.equal(words[..., None], others[:, None]), axis=-1)
 

@@ -116,8 +116,8 @@ def _depends(tensor: Tensor, weights: Collection[int], read: dict[int, Tensor]) 
     """
     operation, node, _ = tensor._keras_history
     inputs = operation._inbound_nodes[node].input_tensors
-    depends = [_depends(each, weights, read) for each in inputs]
+    depends = [_depends(below, weights, read) for below in inputs]
     learns = any(id(weight) in weights for weight in getattr(operation, "weights", []))
     if learns or any(depends):
-        read |= {id(each): each for each, known in zip(inputs, depends) if not known}
+        read |= {id(below): below for below, known in zip(inputs, depends) if not known}
     return learns or any(depends)

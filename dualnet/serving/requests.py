@@ -61,7 +61,7 @@ def rows_of(words: int, least: int = 0) -> dict[str, Input]:
 
 
 def in_row(inputs: Tensors) -> Tensor:
-    """Return which of the `ids` are within the `lengths`."""
+    """Return a mask, bool, of the `ids` within the `lengths` of their rows."""
     return tf.sequence_mask(inputs["lengths"], tf.shape(inputs["ids"])[1])
 
 

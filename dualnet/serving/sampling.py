@@ -70,7 +70,7 @@ def settings_of(bound: int) -> dict[str, Input]:
 
 
 def drawing(words: int, settings: Tensors) -> Draw:
-    """Return how each row draws one of `words` words; see `dualnet.generate`."""
+    """Return the `Draw` of each row's next word, one of `words`; see `dualnet.generate`."""
     names = ("temperature", "top_p")
     temperature, top_p = (tf.cast(settings[name], tf.float64)[:, None] for name in names)
     greedy = tf.equal(temperature, 0)

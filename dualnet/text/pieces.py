@@ -1,4 +1,4 @@
-"""What tokens spell within a text, in tables: which of them begin, continue and end a word."""
+"""Tables of the spelling of tokens: which of them begin, continue and end a word."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Fits the model of a training: one `fit` over its epochs, and what is done between its steps."""
+"""The training loop: one `fit` over all epochs, and the callbacks that run between its steps."""
 
 import contextlib
 import math
@@ -137,9 +137,9 @@ class _Remaining(keras.utils.PyDataset):
 
 
 class Callbacks(keras.callbacks.CallbackList):
-    """The callbacks of the user, and around them what a training does between its steps.
+    """The user's callbacks, followed by the training's own: validation, checkpoints and reports.
 
-    For them, its calls of `fit` are one: `begin` and `end` tell that the training begins and ends.
+    The user's callbacks see one `fit`: `begin` and `end` call `on_train_begin` and `on_train_end`.
     The `fit` of a resumed epoch, which begins within it, counts its batches from there.
     """
 
@@ -167,7 +167,7 @@ class Callbacks(keras.callbacks.CallbackList):
         )
 
     def begin(self) -> None:
-        """Tell that the training begins; give the user's the state of the checkpoint."""
+        """Call `on_train_begin` of the user's callbacks; restore their state, if any is saved."""
         progress, model = self.training.progress, self.training.model
         has_all = progress.callbacks.keys() <= self.user.named.keys()
         model.stop_training = progress.stopped and has_all
@@ -204,7 +204,7 @@ class Callbacks(keras.callbacks.CallbackList):
         self.training.model.stop_training = self.is_over()
 
     def is_over(self) -> bool:
-        """Tell between two epochs whether the recipe, a callback or `stop` ends the training."""
+        """Return True between two epochs if the recipe, a callback or `stop` ends the training."""
         progress = self.training.progress
         if self.training.next_plan() is None:
             return True
@@ -303,7 +303,7 @@ class Callbacks(keras.callbacks.CallbackList):
         return results
 
     def _continue_averages(self, history: History) -> None:
-        """Choose what becomes of two averages, and keep the best weights without averaging."""
+        """Empty or shorten the two averages; save the best weights without averaging."""
         model = self.training.model
         if min(history, key=lambda row: two_tailed.result_of(row, PLAIN)) is history[-1]:
             write_weights(self.training.folder, model, PLAIN_WEIGHTS)
@@ -404,7 +404,7 @@ class Checkpoint(Stage):
         self.save()
 
     def note(self) -> None:
-        """Note the metrics of the epoch so far, and the state of the user's callbacks."""
+        """Record the epoch's metrics so far, and the state of the user's callbacks."""
         progress = self.training.progress
         # On JAX, reading `self.model` synchronizes its variables.
         progress.metrics = [float(value) for value in self.model.metrics_variables]
@@ -445,7 +445,7 @@ class Checkpoint(Stage):
             self.unproven.clear()
 
     def check_weights(self) -> None:
-        """Raise for a weight that is not finite; a loss tells of earlier steps."""
+        """Raise for a weight that is not finite: a loss shows the steps before it only."""
         if not checkpoints.is_finite(self.model):
             self.refuse_to_go_on("A weight or a moment is no longer a number")
 

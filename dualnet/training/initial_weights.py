@@ -35,7 +35,7 @@ def load_source(weights: str, config: Mapping[str, Any]) -> LanguageModel | None
 
 
 def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return how `settings` say to read a corpus, nothing for a `Corpus`, and the other ones."""
+    """Split `settings` into those of reading a corpus (none for a `Corpus`) and the others."""
     asked = ReadingCorpus.fields_of(settings)
     others = {name: value for name, value in settings.items() if name not in asked}
     read_as = ReadingCorpus(**asked).changed()

@@ -25,7 +25,7 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
     >>> ranges("1M..10M,10M")
     [(1000000, 10000000), (10000000, None)]
     """
-    found: list[tuple[int, int | None]] = []
+    bounds: list[tuple[int, int | None]] = []
     for part in str(keep_every).split(",") if keep_every else ():
         step, dots, end = part.partition("..")
         first, last = whole_number(step), whole_number(end) if dots else None
@@ -36,8 +36,8 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
                 " 1M..10M keeps the model after each million words up to 10 million.",
                 keep_every=keep_every,
             )
-        found.append((first, last))
-    return found
+        bounds.append((first, last))
+    return bounds
 
 
 def check_keep_every(name: str, value: str) -> None:

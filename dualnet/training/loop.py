@@ -53,7 +53,7 @@ ENOUGH_SECONDS = 3  # of steps, to tell the time of an epoch
 
 
 class TrainingArguments(ModelSettings, RecipeArguments, ReadingCorpusArguments, total=False):
-    """What `train` takes beside its own arguments, for type checkers."""
+    """The keyword arguments of `train` beside its own, for type checkers."""
 
     share_embeddings: bool
 
@@ -258,7 +258,7 @@ def epoch_seconds(
 
 
 def _tell_of_start(training: Training, name: StrPath | Card, *, is_new: bool) -> None:
-    """Print what was copied from another model, whose recipe it is, and how a text is read."""
+    """Print the weights that were copied, the card that is used, and how the text is read."""
     corpus, lines = training.corpus, []
     if training.transferred is not None:
         source = training.card.weights

@@ -324,4 +324,4 @@ def plain(value: Any) -> Any:
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     """Return the recipe with these settings, those of a card; an unknown one is named."""
-    return Recipe.of(settings, what="must be an argument of the recipe.")
+    return Recipe.of(settings, requirement="must be an argument of the recipe.")

@@ -45,7 +45,7 @@ RESUMABLE = (  # settings of the recipe that may change on resuming
 
 @dataclasses.dataclass
 class Training:
-    """A run that is ready to train: everything about it is checked."""
+    """A run that is ready to train; all its settings are checked."""
 
     folder: Path
     card: Card
@@ -107,7 +107,7 @@ class Training:
 
 
 class Stage(keras.callbacks.Callback):
-    """What has a part in a training; its `model` is synchronized on JAX when it is read."""
+    """A callback of one training; on JAX, reading its `model` synchronizes the variables."""
 
     def __init__(self, training: Training) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Stage(keras.callbacks.Callback):
 
 @contextlib.contextmanager
 def begin(training: Training) -> Iterator[None]:
-    """Claim the folder of a new run, and write what is known of it."""
+    """Claim the folder of a new run; write its card, vocabulary and licences."""
     folder, card = training.folder, training.card
     with claim(folder, resume=False, may_hold=run_folder.EARLY_FILES):
         remove_unfinished(folder)

@@ -30,7 +30,7 @@ def columns(results: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def next_action(history: History) -> str:
-    """Return the fate of the averages after the last epoch of `history`.
+    """Return the action to take on the averages after the last epoch of `history`.
 
     Returns:
         "shorten": the short average becomes the long one, and a new short one begins. It does

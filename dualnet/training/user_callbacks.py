@@ -1,4 +1,4 @@
-"""The callbacks of the user: which there are, and their state in checkpoints."""
+"""The user's callbacks: their names, and their state in checkpoints."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class UserCallbacks:
             self.named[f"{name}-{same}" if same else name] = callback
 
     def set_directions(self) -> None:
-        """Say whether lower is better where Keras does not know it."""
+        """Set `mode`, "min" or "max", where it is "auto" and Keras does not know the figure."""
         for callback in self.named.values():
             if getattr(callback, "monitor_op", callback) is None:
                 figure = re.sub("^val_|_(plain|short|long)$", "", str(callback.monitor))

@@ -226,11 +226,13 @@ def evaluation_of(
     others = {key: x for key, x in settings.items() if key not in ("evaluation", *Cache.names())}
     cache = Cache(**Cache.fields_of(settings))
     if settings.get("evaluation", "static") == "static":
-        return cache, Evaluating.of(others, what="must be left out of a static evaluation.")
+        return cache, Evaluating.of(others, requirement="must be left out of a static evaluation.")
     if others.get("clipnorm") == 0:  # no clipping
         del others["clipnorm"]
     others.setdefault("rule", "nadam")  # a shipped model's own is "sgd"
-    return cache, DynamicEvaluating.of(others, what="must be left out of a dynamic evaluation.")
+    return cache, DynamicEvaluating.of(
+        others, requirement="must be left out of a dynamic evaluation."
+    )
 
 
 def _statistics(

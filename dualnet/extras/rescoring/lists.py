@@ -137,7 +137,7 @@ def numbers_of(nbest: NBest, missing: str) -> list[dict[str, float]]:
 
 
 def numbered(names: Iterable[str]) -> list[str]:
-    """Return names of which no two are equal: the second `lm` is `lm_2`."""
+    """Make names unique: the second `lm` becomes `lm_2`."""
     unique: list[str] = []
     for base in names:
         name, numbers = base, itertools.count(2)

@@ -1,4 +1,4 @@
-"""What weights are tuned on: BLEU, WER and bracket F1, from sums over sentences."""
+"""Metrics to tune weights on: BLEU, WER and bracket F1, from sums over sentences."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -82,15 +82,15 @@ class BracketF1:
         """
         ours = parse_tree(hypothesis) if hypothesis.strip(SPACES) else Tree("", ())
         theirs = parse_tree(reference)
-        found, expected = self._leaves(ours), self._leaves(theirs)
-        if found and [leaf.word for leaf in found] != [leaf.word for leaf in expected]:
+        leaves, expected = self._leaves(ours), self._leaves(theirs)
+        if leaves and [leaf.word for leaf in leaves] != [leaf.word for leaf in expected]:
             received = f"Received: {linearize(ours)!r} for {linearize(theirs)!r}."
             raise ArgumentError("hypothesis", f"must have the words of its reference. {received}")
         if self.longest is not None and len(expected) > self.longest:
             return np.zeros(3)
         kept = []
-        for leaves in zip(found or expected, expected):
-            tags = {leaf.label for leaf in leaves} - {TAG}
+        for pair in zip(leaves or expected, expected):
+            tags = {leaf.label for leaf in pair} - {TAG}
             kept.append(not tags or not tags.issubset(self.punctuation))
         counts = self._brackets(ours, kept), self._brackets(theirs, kept)
         matched = counts[0] & counts[1]
@@ -108,13 +108,13 @@ class BracketF1:
         return 200 * matched / max(of_hypotheses + of_references, 1.0)
 
     def _brackets(self, tree: Tree, kept: list[bool]) -> Counter[tuple[str, int, int]]:
-        """Return the brackets of `tree`, where `kept` says which words but traces count."""
+        """Count the brackets of `tree`; `kept` tells for each word but traces whether it counts."""
         names = {second: first for first, second in self.equivalent}
         words = iter(kept)
         brackets: Counter[tuple[str, int, int]] = Counter()
 
         def count(tree: Tree, start: int) -> int:
-            """Count the brackets of a tree of which `start` words stand before; return its end."""
+            """Count the brackets of a tree that begins at word `start`; return its end."""
             if tree.word is not None:
                 return start + (tree.label not in self.traces and next(words))
             end = start
@@ -228,7 +228,7 @@ METRICS: dict[str, Callable[[], Metric]] = {"bleu": Bleu, "f1": BracketF1, "wer"
 
 
 def metric_of(metric: str | Metric) -> Metric:
-    """Return the metric of a name, or the one that is given."""
+    """Return the metric of this name; a metric itself is returned unchanged."""
     return METRICS[check_choice("metric", metric, METRICS)]() if isinstance(metric, str) else metric
 
 

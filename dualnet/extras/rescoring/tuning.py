@@ -39,7 +39,7 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """The result of `compare`: what a metric says of lists.
+    """The result of `compare`: the metric of four choices from the same lists.
 
     Attributes:
         base: `Figure` of the first hypothesis of each list.
@@ -69,7 +69,7 @@ def tune(
     starts: int = 10,
     missing: str = "zero",
 ) -> dict[str, float]:
-    """Return the weights of the features whose best hypotheses the metric likes most.
+    """Return the feature weights whose best hypotheses maximise the metric.
 
     Along a line of weights the metric is constant between the points where the best hypothesis
     of a list changes. They are found exactly, as by Och, and so is the best stretch of the line.
@@ -286,7 +286,7 @@ class _Search:
         return dict(zip(self.names, weights.tolist()))
 
     def _climb(self, weights: np.ndarray, random: np.random.Generator) -> tuple[np.ndarray, float]:
-        """Return the weights from which no direction leads up, and their gain."""
+        """Return the weights at a local maximum, and their gain."""
         best = self._gain(weights)
         size = len(weights)
         while True:
