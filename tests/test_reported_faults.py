@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from dualnet.text import ByteTokenizer, Vocabulary, load_tokenizer, train_tokeni
 from tests.checks import array, needed, once, small
 from tests.commands import run
 
-GUIDES = Path(__file__).parents[1] / "docs" / "guides"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 # --- text
 
@@ -203,26 +204,33 @@ def test_what_standard_output_cannot_hold_is_escaped(tmp_path, monkeypatch, enco
 
 @once
 @pytest.mark.slow
-def test_no_update_is_lost_by_the_client_of_the_guide_in_threads(tmp_path, monkeypatch):
-    page = (GUIDES / "personalisation.md").read_text()
-    [code] = [
-        code
-        for code in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-        if "def read(" in code
-    ]
-    monkeypatch.chdir(tmp_path)
+def test_the_client_of_a_served_model_loses_no_update_in_threads_adds_memories_and_forgets(
+    tmp_path,
+):
     model = dualnet.load("dual_lstm.wikitext-2")
-    dualnet.export(model, "models/readers/1", learn="output_bias", learning_rate=1)
-    names = {}
-    exec(code, names)
-    text = "The ship was built in 1904. The ship sank in the storm of 1911."
-    threads = [threading.Thread(target=names["read"], args=("first", text)) for _ in range(8)]
+    path = dualnet.export(model, tmp_path / "model", learn="output_bias", learning_rate=1)
+    file, text = tmp_path / "readers.db", "The ship was built in 1904. The ship sank in 1911."
+    readers = runpy.run_path(str(EXAMPLES / "learn_served.py"))["Readers"](str(path), file)
+    threads = [threading.Thread(target=readers.learn, args=("first", text)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    in_turn = [names["read"]("second", text) for _ in range(9)]
-    assert names["read"]("first", text) == pytest.approx(in_turn[-1], rel=1e-4)
+    in_turn = [readers.learn("second", text) for _ in range(9)]
+    assert readers.learn("first", text) == pytest.approx(in_turn[-1], rel=1e-4)
+    fresh = readers.score(text, {"nobody": 1})
+    assert fresh == pytest.approx(dualnet.score(model, text).perplexity, rel=1e-4)
+    alone = readers.score(text, {"first": 1})
+    assert alone < readers.score(text, {"first": 0.25, "nobody": 1}) < fresh
+    assert readers.score(text, {"first": 0.5, "second": 0.5}) == pytest.approx(alone, rel=1e-3)
+    trace = readers.memory({"first": 1}).tobytes()[:100]
+    assert trace in file.read_bytes()
+    readers.forget("first")
+    readers.forget("second")
+    assert trace not in file.read_bytes()
+    readers.learn("third", text)
+    readers.forget_idle(1)
+    assert readers.score(text, {"third": 1}) < fresh
 
 
 # --- exports
