@@ -95,7 +95,7 @@ check_finite = number_check("a finite number", math.isfinite)
 
 def check_flag(name: str, value: object) -> None:
     """Raise `ValueError` unless `value` is a bool."""
-    if not isinstance(value, (bool, np.bool_)):
+    if not isinstance(value, bool | np.bool_):
         way_out = " Use True or False, in TOML true or false."
         raise ArgumentError(name, "must be a truth value.", way_out, **{name: value})
 

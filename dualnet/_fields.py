@@ -96,7 +96,7 @@ class Settings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, (np.generic, np.ndarray)):  # JSON and TOML have none of NumPy's
+            if isinstance(value, np.generic | np.ndarray):  # JSON and TOML have none of NumPy's
                 value = value.tolist()
                 object.__setattr__(self, field.name, value)
             _check(field, value)

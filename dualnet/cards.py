@@ -230,10 +230,10 @@ def override(bases: Table, table: Table, corpus: str) -> dict[str, Any]:
     values["ours"] = tuple(filter(is_kept, bases.get("ours", ())))
     if "corpus" in table:  # the card of a RUN folder
         values["lowercase"] = table["corpus"].get("lowercase") is True
-    own = {**table, **special}
+    own = table | special
     values |= {key: own[key] for key in own if key not in NO_VALUES}
     for part in PARTS:
-        replacements = {**table.get(part, {}), **special.get(part, {})}
+        replacements = table.get(part, {}) | special.get(part, {})
         inherited = {k: v for k, v in bases.get(part, {}).items() if is_kept(f"{part}.{k}")}
         values[part] = replace_values(inherited, replacements)
     for key in {"ours", "also_published", "measured"} & own.keys():

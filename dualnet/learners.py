@@ -515,7 +515,7 @@ class Learner:
         if translates:
             pairs = list(text) if np.iterable(text) and not isinstance(text, tuple) else [text]
             return [self._pair(pair) for pair in pairs], None
-        if isinstance(text, (list, tuple)) and any(isinstance(part, str) for part in text):
+        if isinstance(text, list | tuple) and any(isinstance(part, str) for part in text):
             way_out = " Read each by itself; read_many takes a text for each learner."
             raise ArgumentError("text", f"must be one text. Received: {len(text)}.", way_out)
         if isinstance(text, str):
@@ -649,8 +649,7 @@ def _batch(rows: list[tuple[_Segment, _State, Rule]], lengths: tuple[int, ...]) 
     segments, states, settings = zip(*rows)
 
     def padded(sequences: Iterable[np.ndarray], length: int, value: int) -> np.ndarray:
-        pad = keras.utils.pad_sequences
-        return pad([*sequences], length, "int32", padding="post", value=value)
+        return keras.utils.pad_sequences([*sequences], length, "int32", padding="post", value=value)
 
     counts = np.array([len(segment.targets) for segment in segments])
     # In one array: what takes time is their number.

@@ -121,8 +121,7 @@ def plot_bars(
     figure.suptitle(title)
     for (name, bars), axes in zip(panels.items(), grid):
         labels, values = zip(*bars)
-        drawn = axes.barh(range(len(bars)), values)
-        axes.bar_label(drawn, fmt="%.3f", padding=2, fontsize=8)
+        axes.bar_label(axes.barh(range(len(bars)), values), fmt="%.3f", padding=2, fontsize=8)
         axes.set_yticks(range(len(bars)), map(_short, labels))
         # The same bar width everywhere.
         axes.set(xlim=(0, 1.18), ylim=(most - 0.5, -0.5), xticks=[0, 0.5, 1], xlabel=axis)

@@ -93,7 +93,7 @@ class ReadingArguments(TypedDict, total=False):
 
 def check_top_k(name: str, value: object) -> None:
     """Raise `ValueError` unless `value` is a list of integers of at least 1."""
-    if not isinstance(value, (list, tuple)):
+    if not isinstance(value, list | tuple):
         raise ArgumentError(name, f"must be a list of integers. Received: {name}={value!r}.")
     for k in value:
         _checks.check_count(name, k)
@@ -178,7 +178,7 @@ def check_rate_or_auto(name: str, value: object) -> None:
 def check_weights(name: str, value: object) -> None:
     """Raise `ValueError` unless `value` is a text, or a list of at least one."""
     items = [value] if isinstance(value, str) else value
-    are_names = isinstance(items, (list, tuple)) and all(isinstance(x, str) and x for x in items)
+    are_names = isinstance(items, list | tuple) and all(isinstance(x, str) and x for x in items)
     if not are_names or not items:
         raise ArgumentError(
             name,

@@ -229,11 +229,11 @@ def arguments_of(
         way_out = did_you_mean(name, known) or lists
         message = f"must be an argument of the builder {card.builder!r}"
         message += " or of its members" * is_ensemble
-        received = {name: {**arguments, **to_members}[name]}
+        received = {name: (arguments | to_members)[name]}
         raise ArgumentError(name, f"{message}.", way_out, **received)
     if is_ensemble:
         members = arguments.get("members")
-        if not isinstance(members, (list, tuple)) or not members:
+        if not isinstance(members, list | tuple) or not members:
             raise ArgumentError(
                 "members",
                 "must be a list of models, each the name or the path of a card.",
@@ -294,7 +294,7 @@ def _member_card(ensemble: Card, member: Any, ensembles: tuple[str, ...]) -> Car
     if isinstance(member, Mapping) and {*member} == {"builder", "arguments"}:  # of a RUN folder
         builder, config = member["builder"], member["arguments"]
         return Card(name=ensemble.name, builder=builder, config=config, recipe={})
-    if not isinstance(member, (str, os.PathLike)):
+    if not isinstance(member, str | os.PathLike):
         message = "must be names or paths of cards, or tables of `builder` and `arguments`."
         raise ArgumentError("members", f"{message} Received: {member!r} among them.")
     source = str(member)

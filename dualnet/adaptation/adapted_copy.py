@@ -108,7 +108,7 @@ class Adaptation:
     def used(self) -> dict[str, Any]:
         """Return the settings, and the weights and the cache that were asked for."""
         asked = {"adapt": self.items, "cache": self.copy.cache}
-        return {**self.settings, **{name: value for name, value in asked.items() if value}}
+        return self.settings | {name: value for name, value in asked.items() if value}
 
     def learn(
         self, ids: np.ndarray, *, alone: bool = False, states: list[np.ndarray] | None = None

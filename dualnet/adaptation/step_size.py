@@ -41,7 +41,7 @@ def with_own_settings(
     settings = request.fields_of({"rule": own["rule"], **own["settings"]})
     if by_text:
         settings.pop("sequence_length", None)
-    return dataclasses.replace(request, **{**settings, **request.changed()})
+    return dataclasses.replace(request, **settings | request.changed())
 
 
 def is_open(model: LanguageModel, request: AdaptationRule, valid: ArrayLike | None) -> bool:
@@ -106,7 +106,7 @@ def found_rate(
                 raise
             _say(f"{rule!r} learns at its default rate: the RUN's text is not at hand.")
             return default
-        record = {**key, **_find(adaptation, few, more, default, by_text=by_text)}
+        record = key | _find(adaptation, few, more, default, by_text=by_text)
         if file is not None:
             records.append({**record, "weights": run.weights_sha256})
             with contextlib.suppress(OSError):  # a folder that may not be written to

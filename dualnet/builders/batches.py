@@ -107,7 +107,7 @@ def check_targets(targets: Any, shape: tuple[int, ...], vocabulary_size: int) ->
     As in Keras, they may be alone in a list, and have another axis, of 1. Those below 0 count for
     nothing.
     """
-    [targets] = targets if isinstance(targets, (list, tuple)) else [targets]
+    [targets] = targets if isinstance(targets, list | tuple) else [targets]
     values = None if targets is None else _values_of(targets)
     if values is None:
         return

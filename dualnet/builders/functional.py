@@ -51,7 +51,7 @@ def language_model(
     complete = {"vocabulary_size": vocabulary_size, **stations.arguments()}
     if stations.gate.is_used or stations.cache.is_used:
         base = without_regularization(complete) if stations.gate.is_used else complete
-        below = language_model(**{**base, **Gate().arguments(), **Cache().arguments()})
+        below = language_model(**base | Gate().arguments() | Cache().arguments())
         graph = wrap(below, stations.gate, stations.cache)
     else:
         graph = _graph(vocabulary_size, stations)

@@ -138,7 +138,7 @@ class Graph:
         arguments = {"targets": targets, "temperature": temperature}
         if isinstance(self.head, DOCOutput):
             mask = tokens >= 0 if self.padded else None
-            if isinstance(features, (list, tuple)):
+            if isinstance(features, list | tuple):
                 mask = [mask] * len(features)
             arguments |= {"mask": mask, "training": training}
         return self.head(features, **arguments), after

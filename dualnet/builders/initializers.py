@@ -42,7 +42,7 @@ def initialise(core: keras.Model, rule: str, initializer_range: float) -> None:
 
 
 def _role_of(weight: keras.Variable, layer: keras.layers.Layer) -> Role | None:
-    of_keras = isinstance(layer, (keras.layers.Embedding, keras.layers.Dense))
+    of_keras = isinstance(layer, keras.layers.Embedding | keras.layers.Dense)
     return getattr(weight, "role", Role.MATRIX if of_keras and len(weight.shape) == 2 else None)
 
 

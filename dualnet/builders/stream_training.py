@@ -146,7 +146,7 @@ class StreamModel(ClearsAllGradients):
             raise ArgumentError("y", "must be the targets, unless the batches of `x` have them.")
         inputs = {"tokens": tokens}
         read = tokens["target"] if isinstance(tokens, dict) else tokens
-        [targets] = targets if isinstance(targets, (list, tuple)) else [targets]
+        [targets] = targets if isinstance(targets, list | tuple) else [targets]
         targets = ops.reshape(targets, ops.shape(read))  # Keras may have another axis, of 1
         if self.loss is None:  # one of your own has its own way of counting
             weight = _counted(targets, weight, read if self.padded else None)
@@ -214,7 +214,7 @@ class StreamModel(ClearsAllGradients):
         x = self._open(self.training_rows, x, batch_size, y)
         self._validation_layout = None
         if validation_data is not None:
-            is_tuple = isinstance(validation_data, (tuple, list))
+            is_tuple = isinstance(validation_data, tuple | list)
             data, *rest = validation_data if is_tuple else (validation_data,)
             size = kwargs.get("validation_batch_size") or batch_size
             data = self._open(self.evaluation_rows, data, size, *rest[:1])
@@ -262,8 +262,7 @@ class StreamModel(ClearsAllGradients):
 
     def test_on_batch(self, x, y=None, sample_weight=None, **kwargs):
         self._open(self.evaluation_rows, x, len(x), y)
-        weight = _weight_of_tokens(x, sample_weight)
-        return super().test_on_batch(x, y, weight, **kwargs)
+        return super().test_on_batch(x, y, _weight_of_tokens(x, sample_weight), **kwargs)
 
     # --- streams
 

@@ -63,7 +63,7 @@ def _jsonable(value: object) -> object:
         return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):
         value = value.tolist()
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [_jsonable(item) for item in value]
     return finite(value)
 

@@ -359,7 +359,7 @@ class Text:
     def result(self, figures: dict[str, Any], *lines: str) -> Result:
         """Return the result with these figures, and with `lines` at the end of its text."""
         names = {"split": self.split, "corpus": self.corpus.name, "model": self.name}
-        figures |= {**self.notes, **names}
+        figures |= self.notes | names
         return Result(figures, *self._lines(figures), *lines)
 
     def _lines(self, result: Mapping[str, Any]) -> Iterator[str]:
@@ -486,7 +486,7 @@ def _of_translator(options: Evaluate, run: Run, model: "TranslationModel") -> Re
             shown.append(f"{name.upper().replace('_', '-')}: {parts}")
         elif signature := scores.get(f"{name}_signature"):
             shown.append(f"{METRIC_NAMES[name]} {value:.2f}, beam {beam} ({signature})")
-    return Result({**figures, **names}, *shown)
+    return Result(figures | names, *shown)
 
 
 def _pairs_to_evaluate(

@@ -136,7 +136,7 @@ class Pairs(Options):
         """Return the corpus that `--pairs` and its options name, with other `settings`."""
         files = dict(zip(SPLITS, zip(self.files[::2], self.files[1::2]))) if self.files else None
         sides = {"source": self.source, "target": self.target, "files": files}
-        return corpora.load_pairs(self.pairs or "", splits=splits, **{**sides, **settings})
+        return corpora.load_pairs(self.pairs or "", splits=splits, **sides | settings)
 
 
 class ReadingPairs(Pairs, Reading):
@@ -166,7 +166,7 @@ class ReadingPairs(Pairs, Reading):
 
     def read_pairs(self, splits: Sequence[str] = SPLITS, **settings: Any) -> PairCorpus:
         read_as = {"tokenizer": self.asked_tokenizers(), **self.given(["max_tokens", "lowercase"])}
-        return super().read_pairs(splits, **{**read_as, **settings})
+        return super().read_pairs(splits, **read_as | settings)
 
 
 class Setting(Options):

@@ -74,7 +74,7 @@ class Output:
 
     def _check_same(self, begun: Row, *, of_shard: bool) -> None:
         """Raise `ArgumentError` unless the work was begun with the same settings."""
-        for name in {**begun, **self.settings}:
+        for name in begun | self.settings:
             before, value = begun.get(name), self.settings.get(name)
             # 0.2.0 recorded no tokeniser, and 0.2.0.dev0 neither the bytes of a packed file nor
             # the order of several.

@@ -212,8 +212,7 @@ def _scored(
                 raise
             yield block, rows
             rate = (scorer.tokens - before) / (time.perf_counter() - began)
-            done = block.lines[0].start
-            bar.update(task, completed=done, figures=f"{rate:,.0f} tokens/s")
+            bar.update(task, completed=block.lines[0].start, figures=f"{rate:,.0f} tokens/s")
 
 
 def _culprit(scorer: "Scorer", block: Block) -> str:

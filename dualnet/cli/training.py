@@ -107,9 +107,9 @@ def train(options: Train) -> Result:
     training = quietly("dualnet.training", seeds=True)
     read_as = options.reading() if options.pairs is None else {}
     if options.dry_run:
-        return _dry_run(options, model, corpus, {**read_as, **options.settings})
+        return _dry_run(options, model, corpus, read_as | options.settings)
     of_command = {"name", "card_for", "dry_run", *ReadingPairs.names()}
-    settings = {**options.arguments_of(*of_command), **read_as}
+    settings = options.arguments_of(*of_command) | read_as
     if options.seeds is None:
         return _result(training.train(model, corpus, **settings))
     result = training.train_seeds(model, corpus, **settings)

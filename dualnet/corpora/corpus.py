@@ -212,16 +212,14 @@ def load(
     text = locate(name_or_folder, path, lowercase, download, documents or "line", fractions)
     if is_own := not asked and not wanted and name_or_folder not in NAMES:
         named = suited_tokenizer(text)
-    settings = Settings(vocabulary=vocabulary, tokenizer=named, **wanted)
-    return _read(text, settings, is_own=is_own)
+    return _read(text, Settings(vocabulary=vocabulary, tokenizer=named, **wanted), is_own=is_own)
 
 
 def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
     """Return a corpus of one text file, read with `vocabulary`, all of which is its test split."""
     path = Path(path).expanduser()
     files: sources.Files = {"train": (), "valid": (), "test": (sources.Part(path),)}
-    source = str(path.resolve())
-    text = Text(path.stem, source, files, vocabulary.documents, vocabulary.lowercase)
+    text = Text(path.stem, str(path.resolve()), files, vocabulary.documents, vocabulary.lowercase)
     return _read(text, Settings(vocabulary=vocabulary, tokenizer=vocabulary.kind))
 
 

@@ -220,7 +220,7 @@ def _tokenizers(
     asked: Tokenizers, joint: bool, lowercase: bool, train: Lines
 ) -> tuple[str | tuple[str, ...], tuple[Tokenizer, Tokenizer]]:
     """Return the name of the tokenisers, and those of source and target."""
-    sides = [*asked] if isinstance(asked, (list, tuple)) else [asked] * (2 - joint)
+    sides = [*asked] if isinstance(asked, list | tuple) else [asked] * (2 - joint)
     texts = train if len(sides) == 2 else [train[0] + train[1]]
     names, tokenizers = [], []
     for side, lines in zip(sides, texts, strict=True):

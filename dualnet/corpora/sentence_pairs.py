@@ -66,16 +66,16 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
         pairs = _rows(pairs, names, column or SENTENCES)
     elif column is not None:
         raise ArgumentError("column", "is for a table, such as a DataFrame.", column=column)
-    elif isinstance(pairs, (str, os.PathLike)):
+    elif isinstance(pairs, str | os.PathLike):
         pairs = [pairs]
     sentence_pairs: list[SentencePair] = []
     for number, item in enumerate(pairs, 1):
-        if isinstance(item, (str, os.PathLike)):
+        if isinstance(item, str | os.PathLike):
             sentence_pairs += map(pair_of, files_of_pairs([item]).read())
         elif isinstance(item, SentencePair):
             sentence_pairs.append(item)
         else:
-            if isinstance(item, (tuple, list, np.ndarray)) and len(item) == 2:
+            if isinstance(item, tuple | list | np.ndarray) and len(item) == 2:
                 item = dict(zip(SENTENCES, item))
             sentence_pairs.append(_pair(item, default="pairs", place=f"pair {number} of `pairs`"))
     if not sentence_pairs:
@@ -85,7 +85,7 @@ def read_pairs(pairs: Any, column: Sequence[Column] | None = None) -> list[Sente
 
 def _rows(table: Any, names: list[Any], sentences: Sequence[Column]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table as objects of the keys above."""
-    sources = {**dict(zip(SENTENCES, sentences)), **{key: key for key in KEYS[2:] if key in names}}
+    sources = dict(zip(SENTENCES, sentences)) | {key: key for key in KEYS[2:] if key in names}
     columns = [column_of(table, names, source) for source in sources.values()]
     if isinstance(columns[0], str):
         raise ArgumentError(

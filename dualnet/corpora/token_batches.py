@@ -173,8 +173,7 @@ class TokenBatches(EpochBatches):
 
     def _equal_lengths(self) -> np.ndarray:
         """Return the lengths of all batches, of which only the first may be shorter."""
-        total = self._inputs.shape[1]
-        bounds = np.arange(total, 0, -self.sequence_length)
+        bounds = np.arange(self._inputs.shape[1], 0, -self.sequence_length)
         return np.diff(np.append(bounds, 0)[::-1])
 
     def _random_lengths(self) -> np.ndarray:

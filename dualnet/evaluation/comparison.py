@@ -116,7 +116,7 @@ def comparable(
     >>> figures.bits_per_byte, figures.bits_per_character, round(figures.perplexity_per_word)
     (2.0, 2.4, 4096)
     """
-    is_one = not isinstance(ids, (list, tuple)) or not any(map(np.ndim, ids))
+    is_one = not isinstance(ids, list | tuple) or not any(map(np.ndim, ids))
     texts = (totals_of(tokenizer, text, 0.0) for text in ([ids] if is_one else ids))
     return sum(texts, Totals(nats=float(total_nats), not_comparable=tokenizer.unspelt)).comparable()
 

@@ -164,11 +164,10 @@ def sherpa_files(model: LanguageModel, mapping: TokenMap, _: str) -> dict[str, b
     specs = [tf.TensorSpec((None, 1), tf.int64, name="token")]
     specs += [tf.TensorSpec((layers, None, units), tf.float32, name=name) for name in "hc"]
     sizes = {"num_layers": layers, "hidden_size": units, "sos_id": mapping.sos_id}
-    metadata = {**sizes, **licences_of(model.run)}
+    metadata = sizes | licences_of(model.run)
     # sherpa-onnx knows inputs and outputs by their order.
     outputs = "score", "new_h", "new_c"
-    variables = model.core.variables
-    data = one_step.to_onnx(step, specs, variables, outputs=outputs, metadata=metadata)
+    data = one_step.to_onnx(step, specs, model.core.variables, outputs=outputs, metadata=metadata)
     return {"": data}
 
 

@@ -98,7 +98,7 @@ def alignments(
         raise ArgumentError(
             next(iter(settings)), "cannot be combined with `translations`. Leave it out."
         )
-    if isinstance(translations, (str, Translation)):
+    if isinstance(translations, str | Translation):
         translations = [translations]
     translations = list(translations)
     if len(translations) != len(texts):

@@ -34,7 +34,7 @@ class AttentionCell(ConfiguredLayer):
 
     def __init__(self, cells, *, internal_dropout=0.0, internal_locked=False, **kwargs):
         super().__init__(**kwargs)
-        self.cells = list(cells) if isinstance(cells, (list, tuple)) else [cells]
+        self.cells = list(cells) if isinstance(cells, list | tuple) else [cells]
         self.internal_dropout = check_rate("internal_dropout", internal_dropout)
         self.internal_locked = internal_locked
         self.level_sizes = [cell.output_size for cell in self.cells]

@@ -41,7 +41,7 @@ class KerasCell(ConfiguredLayer):
 
     def call(self, inputs, states, training=False, masks=None):
         sizes = self.cell.state_size
-        sizes = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
+        sizes = list(sizes) if isinstance(sizes, list | tuple) else [sizes]
         states = keras.tree.pack_sequence_as(sizes, list(states))
         output, states = self.cell(inputs, states, training=training)
         return output, keras.tree.flatten(states)

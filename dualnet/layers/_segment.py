@@ -111,7 +111,7 @@ class Segment:
         projection = sequence
         if hasattr(self.cell, "input_projection"):
             with intercept_products(self._traced_product):
-                projection = self.cell.input_projection(sequence, {**locked, **fresh})
+                projection = self.cell.input_projection(sequence, locked | fresh)
         self.input_structure = projection
         self.inputs = tree.flatten(projection)
 
@@ -157,7 +157,7 @@ class Segment:
 
     def _step(self, states, inputs, fixed, constants):
         """Return the output and the new states of one step."""
-        masks = {**self.locked, **dict(zip(self.fresh_names, fixed))}
+        masks = self.locked | dict(zip(self.fresh_names, fixed))
         counts = len(constants) - self.num_factors, self.num_factors
         constants, factors = _split(constants, counts)
         constants = {"constants": constants} if constants else {}

@@ -196,7 +196,7 @@ class DOCOutput(TiedLayer, SeededLayer):
         return spread / ops.square(ops.maximum(ops.mean(used), 1e-6))
 
     def compute_output_spec(self, inputs, targets=None, **_):
-        last = inputs[-1] if isinstance(inputs, (list, tuple)) else inputs
+        last = inputs[-1] if isinstance(inputs, list | tuple) else inputs
         words = (self.vocabulary_size,) if targets is None else ()
         return keras.KerasTensor((*last.shape[:-1], *words), "float32")
 

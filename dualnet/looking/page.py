@@ -121,7 +121,7 @@ def look(
     if not check_text("text", text).strip():
         raise ArgumentError("text", f"must hold at least one word. Received: {text[:20]!r}.")
     runs = {  # opened before the first model is loaded
-        name: Run.open(model) if isinstance(model, (str, os.PathLike)) else model
+        name: Run.open(model) if isinstance(model, str | os.PathLike) else model
         for name, model in _named(models).items()
     }
     loaded = {name: run.model() if isinstance(run, Run) else run for name, run in runs.items()}
@@ -156,7 +156,7 @@ def _named(models: Models) -> dict[str, Model]:
         models = shipped_of_english()
     if isinstance(models, Mapping):
         return {str(name): model for name, model in models.items()}
-    if isinstance(models, (LanguageModel, str, os.PathLike)):
+    if isinstance(models, LanguageModel | str | os.PathLike):
         models = [models]
     if not models:
         raise ArgumentError(
@@ -167,7 +167,7 @@ def _named(models: Models) -> dict[str, Model]:
     named: dict[str, Model] = {}
     short = [_name(model) for model in models]
     for model, base in zip(models, short):
-        if isinstance(model, (str, os.PathLike)) and short.count(base) > 1:
+        if isinstance(model, str | os.PathLike) and short.count(base) > 1:
             base = os.fspath(model)
         name, number = base, 1
         while name in named:
@@ -178,7 +178,7 @@ def _named(models: Models) -> dict[str, Model]:
 
 
 def _name(model: Model) -> str:
-    if isinstance(model, (str, os.PathLike)):
+    if isinstance(model, str | os.PathLike):
         return Path(os.path.abspath(model)).name.removesuffix(".keras")
     return str(getattr(model, "name", model))  # or what is none, which is refused later
 

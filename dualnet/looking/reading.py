@@ -66,8 +66,7 @@ def read(
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
         pieces: list[dict[str, np.ndarray]] = []
         reader = reader_of(adaptation.copy if adaptation else model, _predictions)
-        lengths = [len(stream) - 1]
-        answers = scoring.segments(reader, [stream], lengths, 1, steps, temperature)
+        answers = scoring.segments(reader, [stream], [len(stream) - 1], 1, steps, temperature)
         for [(_, _, start)], answer in answers:
             piece = stream[start : start + steps + 1]
             pieces.append({name: array[0, : len(piece) - 1] for name, array in answer.items()})

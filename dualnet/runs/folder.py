@@ -69,7 +69,7 @@ def write_card(folder: Path, card: Card) -> None:
 def _without_none(value: Any) -> Any:  # TOML has no None
     if isinstance(value, dict):
         return {key: _without_none(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list | tuple):
         return [_without_none(item) for item in value]
     return value
 

@@ -106,7 +106,7 @@ class _Portable(keras.layers.Layer):
 
 
 def _portable(layer: keras.layers.Layer) -> keras.layers.Layer:
-    return _Portable(layer) if isinstance(layer, (DualConnection, OutputProjection)) else layer
+    return _Portable(layer) if isinstance(layer, DualConnection | OutputProjection) else layer
 
 
 def _depends(tensor: Tensor, weights: Collection[int], read: dict[int, Tensor]) -> bool:

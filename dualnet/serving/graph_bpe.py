@@ -97,8 +97,7 @@ class GraphBPE(tf.Module):
         texts = replace(texts, f"({'|'.join(longest_first)})", rf"{left}\1{right}")
         for text, unit in added.items():
             if unit is not None:
-                mark = _mark(self._codes[unit])
-                texts = replace(texts, left + re.escape(text) + right, mark)
+                texts = replace(texts, left + re.escape(text) + right, _mark(self._codes[unit]))
         return replace(texts, f"{left}|{right}", "")
 
     def _words(self, text: Tensor) -> tuple[Tensor, Tensor]:

@@ -57,8 +57,7 @@ class Learning:
         zeros = tf.zeros_like(inputs[REQUESTED[0]])
         columns = {name: zeros + value for name, value in SETTINGS.items()}
         for name in REQUESTED:
-            default = self.settings.get(name, 0.0)
-            columns[name] = tf.where(inputs[name] < 0, default, inputs[name])
+            columns[name] = tf.where(inputs[name] < 0, self.settings.get(name, 0.0), inputs[name])
         return tf.stack([*columns.values()], axis=1)
 
 
@@ -115,7 +114,7 @@ class Memories(Learning):
                 answer = function(inputs)
             return _finite(answer, self._count(inputs))
 
-        return remembering, {**declared, **self.input}
+        return remembering, declared | self.input
 
     @contextlib.contextmanager
     def reading(self, inputs: Tensors, times: int) -> Iterator[None]:
@@ -138,7 +137,7 @@ class Memories(Learning):
             scores = tf.pad(log_p, [[0, 0], [1, 0]])[:, :time]  # the first token has none
             return self._answer(learnt, {"log_probabilities": scores, "applied": applied})
 
-        return learn, {**requests.rows_of(self.reader.words), **self._inputs()}
+        return learn, requests.rows_of(self.reader.words) | self._inputs()
 
     def learn_text(self, tokenizer: TextReader) -> Endpoint:
         """Return the endpoint `learn_text`: a step for each segment of a text, as a `Learner`."""
@@ -172,7 +171,7 @@ class Memories(Learning):
 
     def _inputs(self) -> dict[str, Input]:
         rates = dict.fromkeys(REQUESTED, requests.finite())
-        return {**self.reader.inputs, **self.input, **rates}
+        return self.reader.inputs | self.input | rates
 
     def _count(self, inputs: Tensors) -> Tensor:
         """Return the number of rows, or 0 if none has a memory."""

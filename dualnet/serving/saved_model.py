@@ -57,8 +57,7 @@ def write_saved_model(
         if tokenizer is not None:
             built["learn_text"] = memories.learn_text(tokenizer)
     if tokenizer is not None:
-        parts = model, reader, tokenizer, memories
-        built["complete_text"] = complete_text(*parts, tracked.append)
+        built["complete_text"] = complete_text(model, reader, tokenizer, memories, tracked.append)
     signatures = {}
     with progress_bar(show=True) as bar:
         task = bar.add_task("", total=len(names), figures="")
@@ -137,7 +136,7 @@ def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> dict[st
         answer = {"ids": tf.where(within, ids, -1), "probabilities": probabilities}
         if tokenizer is not None:
             answer["words"] = tf.where(within, tf.gather(tokenizer.words, ids), "")
-        return {**answer, **dict(zip(reader.inputs, states))}
+        return answer | dict(zip(reader.inputs, states))
 
     def predict_next(inputs):
         ids = tf.where(requests.in_row(inputs), inputs["ids"], 0)
@@ -146,7 +145,7 @@ def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> dict[st
     limits = f"at least 1 and at most the number of words, {reader.words}"
     k = {"k": requests.whole(1, reader.words, limits)}
     ids = requests.rows_of(reader.words, least=1)
-    endpoints: dict[str, Endpoint] = {"predict_next": (predict_next, {**ids, **k, **reader.inputs})}
+    endpoints: dict[str, Endpoint] = {"predict_next": (predict_next, ids | k | reader.inputs)}
     if tokenizer is not None:
 
         def predict_next_text(inputs):

@@ -98,8 +98,7 @@ class ServedReader:
         def read(first, states):
             window = slice(first, first + length)
             logits, states = self.advance(ids[:, window], states)
-            log_p = tf.nn.log_softmax(logits)
-            return tf.gather(log_p, targets[:, window], batch_dims=2), states
+            return tf.gather(tf.nn.log_softmax(logits), targets[:, window], batch_dims=2), states
 
         return by_windows(read, chunks, length, self.zeros(batch))[0][:, :time]
 

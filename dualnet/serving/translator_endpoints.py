@@ -35,7 +35,7 @@ def endpoints(model: TranslationModel, reader: ServedReader, bound: int) -> dict
         finished, _ = Search(eos_id=eos_id, **settings).run(step, states[count:], first_ids)
         return _outputs(finished, settings["n_best"], eos_id, inputs["lengths"] == 0)
 
-    return {"encode": (encode, rows), "translate": (translate, {**rows, **declared})}
+    return {"encode": (encode, rows), "translate": (translate, rows | declared)}
 
 
 def settings_of(words: int, bound: int) -> dict[str, Input]:

@@ -190,7 +190,7 @@ def train_seeds(
         arguments = {"name": name, "corpus": corpus, **settings, "resume": is_begun}
         if first is not None and not is_begun:
             card = read_card(first)
-            if not isinstance(corpus, (Corpus, PairCorpus)):
+            if not isinstance(corpus, Corpus | PairCorpus):
                 corpus = RunFolder.open_folder(first).corpus()
             card = dataclasses.replace(card, seed=None)
             arguments |= {"name": card, "corpus": corpus, "weights": card.weights or None}

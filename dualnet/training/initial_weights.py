@@ -39,7 +39,7 @@ def reading(corpus: Any, settings: Mapping[str, Any]) -> tuple[dict[str, Any], d
     asked = ReadingCorpus.fields_of(settings)
     others = {name: value for name, value in settings.items() if name not in asked}
     read_as = ReadingCorpus(**asked).changed()
-    if isinstance(corpus, (Corpus, PairCorpus)):
+    if isinstance(corpus, Corpus | PairCorpus):
         if "vocabulary_size" in read_as:  # an argument of the builder
             others["vocabulary_size"] = read_as.pop("vocabulary_size")
         for name, value in read_as.items():
@@ -106,7 +106,7 @@ def load_with(
 
     `read_as` are further arguments of `corpora.load`.
     """
-    if isinstance(corpus, (Corpus, PairCorpus)):
+    if isinstance(corpus, Corpus | PairCorpus):
         return corpus
     settings = dict(read_as)
     if vocabulary is not None:

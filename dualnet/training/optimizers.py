@@ -127,7 +127,7 @@ class Averaging(CompiledUpdates):
 
     def get_config(self):
         ours = {"average": self.average, "coupled_decay": self.coupled_decay}
-        return {**super().get_config(), **ours}
+        return super().get_config() | ours
 
 
 def state_of(optimizer):

@@ -317,9 +317,9 @@ def split_overrides(card: zoo.Card, overrides: Mapping[str, Any]) -> tuple[dict[
 
 def plain(value: Any) -> Any:
     """Return a setting with numbers of Python in place of NumPy's, as files hold them."""
-    if isinstance(value, (np.generic, np.ndarray)):
+    if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    return [*map(plain, value)] if isinstance(value, (list, tuple)) else value
+    return [*map(plain, value)] if isinstance(value, list | tuple) else value
 
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:

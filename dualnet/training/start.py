@@ -138,14 +138,14 @@ def prepare(
     settings: Mapping[str, Any],
 ) -> Training:
     """Return a new run for these arguments of `train`; write nothing."""
-    if not isinstance(name, (str, os.PathLike, Card)):
+    if not isinstance(name, str | os.PathLike | Card):
         raise ArgumentError(
             "name",
             "must be a model of the zoo, a RUN folder or a card.",
             " A model itself has compile and fit.",
             name=name,
         )
-    if not isinstance(corpus, (str, os.PathLike, Corpus, PairCorpus)):
+    if not isinstance(corpus, str | os.PathLike | Corpus | PairCorpus):
         raise ArgumentError(
             "corpus",
             "must be a corpus, the name of one, a folder or a file.",
@@ -164,8 +164,8 @@ def prepare(
         seed = check_count("seed", (published.seed or 0) if seed is None else seed, least=0)
         check_model(published, config, corpus)
         source = initial_weights.load_source(source_name, config)
-        if source_name and isinstance(corpus, (str, Path)):  # its own text is divided alike
-            read_as = {**Run.open(source_name).own_reading(corpus), **read_as}
+        if source_name and isinstance(corpus, str | Path):  # its own text is divided alike
+            read_as = Run.open(source_name).own_reading(corpus) | read_as
         corpus = initial_weights.load_corpus(
             corpus,
             source,
@@ -296,7 +296,7 @@ def card_for(name: StrPath, corpus: AnyCorpus | str) -> Card:
     >>> training.card_for("dual_lstm", "wikitext-2").corpus
     'wikitext-2'
     """
-    if isinstance(corpus, (str, Path)):  # the name that it has once it is loaded
+    if isinstance(corpus, str | Path):  # the name that it has once it is loaded
         path, corpus_name = Path(corpus).expanduser(), str(corpus)
         if corpus_name not in NAMES:
             corpus_name = path.stem if path.is_file() else path.resolve().name
@@ -409,7 +409,7 @@ def resumed(
         has_checkpoint = checkpoints.exist(folder)
         _check_resumable(run, has_checkpoint)
         read_as, overrides = initial_weights.reading(corpus, settings)
-        changes = {**with_names(overrides), **read_as}
+        changes = with_names(overrides) | read_as
         if seed is not None:
             changes["seed"] = seed
         if weights is not None:

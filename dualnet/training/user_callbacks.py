@@ -70,7 +70,7 @@ class UserCallbacks:
         for name, callback in self.named.items():
             changed = {key: json.dumps(value) for key, value in states.get(name, {}).items()}
             present = _plain(callback)
-            for key, text in {**self.at_first[name], **changed}.items():
+            for key, text in (self.at_first[name] | changed).items():
                 if present.get(key) != text:
                     vars(callback)[key] = json.loads(text)
 

@@ -420,7 +420,7 @@ def _job(table: Mapping[str, Any], stem: str, file: str) -> Job:
 
 def _parameter(name: str, entry: Any) -> Parameter:
     """Return parameter `name` from its entry in the table [space]."""
-    if not isinstance(entry, (list, dict)):
+    if not isinstance(entry, list | dict):
         way_out = " A setting that all trials share belongs in [fixed]."
         raise ArgumentError(name, "must be a list of values, or a table.", way_out, **{name: entry})
     fields: dict[str, Any] = {"values": entry} if isinstance(entry, list) else entry

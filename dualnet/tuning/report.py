@@ -133,7 +133,7 @@ def write_plot(folder: Path, job: Job, rows: Sequence[Row]) -> None:
 
 def _position(parameter: Parameter, value: object) -> float:
     """Return a value of a range, or the index of one of the choices; nan for None."""
-    if isinstance(value, (int, float)) and not parameter.values:
+    if isinstance(value, int | float) and not parameter.values:
         return value
     choices = [text_of(choice) for choice in parameter.values]
     return choices.index(text_of(value)) if value is not None else math.nan

@@ -119,7 +119,7 @@ def resumed_corpus(folder: Path, corpus: str, read_as: Mapping[str, object]) -> 
             return load_with(run.vocabulary, corpus, run.own_reading(corpus))
         return load_with(None, corpus, {})
     loaded = read_corpus(written)
-    before = {**READ_AS, **corpus_table(loaded)}
+    before = READ_AS | corpus_table(loaded)
     for key, value in read_as.items():
         if value != before[key]:
             raise ArgumentError(

@@ -83,7 +83,7 @@ def _run(folder: Path) -> int:
         if is_full(error):
             raise
         message = str(error)
-        if not isinstance(error, (ValueError, OSError, ImportError)):  # a backend's
+        if not isinstance(error, ValueError | OSError | ImportError):  # a backend's
             traceback.print_exc()
             message = f"{type(error).__name__}: {error}"
         outcome = trial.Outcome(status="failed", message=message)

@@ -234,7 +234,7 @@ def metric_of(metric: str | Metric) -> Metric:
 
 def gains(metric: Metric, sums: np.ndarray) -> np.ndarray:
     """Return the value of each row of `sums`, with its sign such that higher is better."""
-    if isinstance(metric, (Bleu, Wer)):  # which take all rows at once
+    if isinstance(metric, Bleu | Wer):  # which take all rows at once
         figures = metric.value(sums)
     else:
         figures = np.array([metric.value(row) for row in sums])
