@@ -356,9 +356,9 @@ class Surprising(Scoring, AdaptingTexts):
     of its own."""
 
     bow_correction: bool = False
-    """bool. With `words`, add to the probability of a word that it ends there, and take away that
-    the word before has ended. Tokens hold the space before their word, so that their sum alone
-    is the probability of all words that begin with them, not of this one."""
+    """bool. With `words`, add the surprisal of the end of the word, and subtract that of the end
+    of the word before. Tokens hold the space before their word, so that their sum alone stands
+    for all words that begin with them."""
 
     needs = {"words": ["split_punctuation", "bow_correction"]}
     excludes = {"bow_correction": ["split_punctuation"]}

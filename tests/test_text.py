@@ -444,7 +444,7 @@ def test_a_split_of_blank_lines_is_named(tmp_path):
     message = "which leave none in valid, of the 10 lines of .* a larger share for valid"
     with pytest.raises(ValueError, match=message):
         corpora.load(tmp_path / "a.txt", fractions=(40, 5, 5))
-    with pytest.raises(ValueError, match="Put a blank line between documents, which are not cut"):
+    with pytest.raises(ValueError, match="more or shorter documents, with a blank line"):
         corpora.load(tmp_path / "a.txt", fractions=(90, 5, 5), documents="blank-line")
 
 

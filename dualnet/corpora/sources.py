@@ -112,7 +112,7 @@ def divided(path: Path, fractions: Sequence[float], documents: str = "line") -> 
         if not any(block.replace(END, " ").strip() for block in text):
             way_out = f"Choose a larger share for {split}"
             if documents == "blank-line":
-                way_out = "Put a blank line between documents, which are not cut"
+                way_out = "Give more or shorter documents, with a blank line between them"
             raise ArgumentError(
                 "fractions",
                 f"must leave text in each split. Received: fractions={tuple(fractions)}, which "
