@@ -175,7 +175,7 @@ class Settings:
         That of a class replaces that of its bases; the group is that of the first of them.
         """
         titles: dict[str, str] = {}
-        texts: dict[str, str] = {}
+        texts = {}
         for base in reversed(cls.__mro__[: -len(Settings.__mro__)]):
             for name, text in _texts(base.__module__).get(base.__name__, {}).items():
                 texts[name] = text

@@ -54,9 +54,9 @@ def run(output: StrPath = "demo", *, settings: dict[str, Any] | None = None) -> 
         f"Corpus python-reference (embedded in Python): {len(corpus.train):,} training tokens, "
         f"{len(corpus.vocabulary):,} words."
     )
-    runs: dict[str, Run] = {}
-    dynamic: dict[str, DynamicEvaluation] = {}
-    results: dict[str, Figures] = {}
+    runs = {}
+    dynamic = {}
+    results = {}
     for name in MODELS:
         _say(f"\nTraining {name}, {settings['units']} units, {settings['epochs']} epochs:")
         runs[name] = train(name, corpus, output=folder / name, seed=1, **settings)

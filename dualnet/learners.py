@@ -43,7 +43,7 @@ from dualnet.evaluation.arguments import check_tokens
 from dualnet.generation import generate, translate
 from dualnet.generation.completion import words_of_run
 from dualnet.layers.ngram_cache import WEIGHTS
-from dualnet.requests import AUTO, AdaptationRule, LearnerRule, LearnerRuleArguments, Surprising
+from dualnet.requests import AUTO, LearnerRule, LearnerRuleArguments, Surprising
 from dualnet.text.pieces import words_in
 from dualnet.text.plain_text import check_line, check_text
 
@@ -186,7 +186,7 @@ class Learner:
         **settings: Unpack[LearnerRuleArguments],
     ) -> None:
         check_model("model", model)
-        request: AdaptationRule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
+        request = with_own_settings(model, LearnerRule.of(settings), by_text=False)
         request = dataclasses.replace(request, rule=request.rule or "sgd")
         if request.learning_rate == AUTO:
             way_out = " dynamic_evaluation(..., adapt=...) finds one."
@@ -508,7 +508,7 @@ class Learner:
 
     def _segments(self, text: Text, last: int | None) -> tuple[list[_Segment], int | None]:
         """Return the segments of `text` after the token `last`, and its own last token."""
-        vocabulary: Any = self.model.vocabulary
+        vocabulary = self.model.vocabulary
         translates = isinstance(self.model, TranslationModel)
         if vocabulary is None and (isinstance(text, str) or translates):
             raise ArgumentError("model", "must have a vocabulary to read texts. Give ids.")
@@ -530,7 +530,7 @@ class Learner:
         return segments, int(stream[-1]) if len(stream) else None
 
     def _pair(self, pair: object) -> _Segment:
-        model: Any = self.model
+        model = self.model
         if not (isinstance(pair, tuple) and len(pair) == 2):
             pairs = "a pair (source, target) of str, or a list of them, for a translator"
             raise ArgumentError("text", f"must be {pairs}. Received: {type(pair).__name__}.")
@@ -672,7 +672,7 @@ def _batch(rows: list[tuple[_Segment, _State, Rule]], lengths: tuple[int, ...]) 
 
 def _row(answer: Tensors, row: int) -> Tensors:
     """Return copies of one row: a view would hold the whole batch."""
-    copies: Tensors = keras.tree.map_structure(lambda array: array[row].copy(), answer)
+    copies = keras.tree.map_structure(lambda array: array[row].copy(), answer)
     return copies
 
 

@@ -194,7 +194,7 @@ def best_rate(
     >>> best_rate(lambda rate: abs(rate - 0.8), 0.1)
     (1.0, 0.19999999999999996)
     """
-    losses: dict[float, float] = {}
+    losses = {}
 
     def tried(i: int) -> float:
         rate = float(f"{default * FACTORS[i]:.6g}")

@@ -172,8 +172,7 @@ def surprisals(
                         zip(unit.words, *(column.tolist() for column in columns)), 1
                     )
                 ]
-                nats = of_tokens[: len(unit.ids), 0].sum()
-                yield rows, totals_of(vocabulary, unit.ids, nats)
+                yield rows, totals_of(vocabulary, unit.ids, of_tokens[: len(unit.ids), 0].sum())
 
         yield of_texts
 

@@ -162,7 +162,7 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
 
 def _weights_of(core: keras.Model, patterns: Sequence[str]) -> set[int]:
     """Return the weights, as `id`, of all layers with one of the names, those of members too."""
-    ids: set[int] = set()
+    ids = set()
     for layer in core.layers:
         if _is_named(layer, patterns):
             ids |= {id(weight) for weight in layer.weights}
@@ -247,7 +247,7 @@ def _frozen(graph: keras.Model, arguments: Mapping[str, Any]) -> set[int]:
         frozen = [layer for layer in graph.layers if not layer.trainable]
         parts = [part for layer in frozen for part in layer._flatten_layers()]
         return {id(weight) for part in parts for weight in part._trainable_variables}
-    ids: set[int] = set()
+    ids = set()
     for number, member in enumerate(arguments.get("members", ()), start=1):
         ids |= _frozen(graph.get_layer(f"member_{number}"), member["arguments"])
     return ids

@@ -125,7 +125,7 @@ def modules_of(arguments: Arguments) -> dict[str, str]:
 
 def classes_in(configuration: str) -> dict[str, str]:
     """Return the module of each class in the JSON of a Keras model that Keras does not export."""
-    modules: dict[str, str] = {}
+    modules = {}
 
     def note(entry: dict[str, Any]) -> dict[str, Any]:
         if entry.get("registered_name"):
@@ -170,7 +170,7 @@ def options_of(argument: str, part: Part) -> list[str]:
 
 def part_options(arguments: Arguments) -> set[str]:
     """Return the names of the arguments that only the parts which `arguments` name take."""
-    names: set[str] = set()
+    names = set()
     for argument, default in DEFAULTS.items():
         try:
             names |= {*options_of(argument, arguments.get(argument, default))}

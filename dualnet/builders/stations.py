@@ -280,10 +280,10 @@ class Recurrent(PartStation):
         x = embedded
         if not self.mask_per_gate:  # else the cells drop their inputs themselves
             x = dropouts.drop("input", self.input_dropout, x)
-        levels: list[Tensor] = []
+        levels = []
         outputs: list[Tensor] = []
         states: list[Tensor] = []
-        new_states: list[Tensor] = []
+        new_states = []
         for number, units in enumerate(layer_units, start=1):
             if number > 1 and not self.mask_per_gate:
                 name = f"internal_dropout_{number}" if number > 2 else None

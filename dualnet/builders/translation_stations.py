@@ -61,7 +61,7 @@ class Encoder(Station):
 
         def stack(direction: str, x: Tensor, mask: Tensor) -> list[Tensor]:
             """Return the output of the layers of one direction, and their states."""
-            states: list[Tensor] = []
+            states = []
             directions = 1 if self.encoder_merge == "sum" else 2
             for number, units in enumerate(layer_units, start=1):
                 name = f"encoder_{direction}_{number}"

@@ -102,7 +102,7 @@ def _paths(layer: keras.Layer) -> Iterator[tuple[str, keras.Variable]]:
     Keras gives a sublayer without a name the number of those that the process has made. Here it
     has the number within the layer, "connection/dense/kernel", also when it is built again.
     """
-    unnamed: dict[str, str] = {}  # with the name without the number
+    unnamed = {}  # with the name without the number
     for sublayer in layer._flatten_layers(include_self=False):
         kind = re.sub(r"_\d+$", "", sublayer.name)
         if kind.replace("_", "") == type(sublayer).__name__.lower():

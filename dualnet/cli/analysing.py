@@ -59,10 +59,9 @@ class Gates(Experts):
     """Leave out words that are rarer in the split."""
 
 
-class Rank(Experts):
+class Rank(OfRuns, Experts):
     """Options of `analyse rank`."""
 
-    run_folders: list[str] = argument(nargs="+", metavar="RUN")
     rows: int | None = None
     """Use the first N contexts (default: all)."""
 

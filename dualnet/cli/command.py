@@ -261,7 +261,7 @@ def value_of(text: str) -> Any:
 
 def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
     """Return the settings of `--set`."""
-    settings: dict[str, Any] = {}
+    settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:

@@ -37,7 +37,7 @@ class Result:
 
     def __str__(self) -> str:
         """Return the parts that are not empty, with an empty line before a table."""
-        texts: list[str] = []
+        texts = []
         for part in filter(None, self.parts):
             if isinstance(part, str):
                 texts.append(printable(part))

@@ -202,8 +202,8 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
     lines = whole[: max((word.end() for word in words), default=0)].splitlines()
     reader: Any = text.model
     if options.dynamic:
-        rule = LearnerRule.fields_of(options.changed())
-        reader = learners.Learner(reader, options.adapt, **rule)
+        settings = LearnerRule.fields_of(options.changed())
+        reader = learners.Learner(reader, options.adapt, **settings)
     savings = generation.keystrokes(reader, [*filter(str.strip, lines)], k=options.k)
     figures = {
         "saved": savings.saved, **dataclasses.asdict(savings), "k": options.k,
@@ -504,7 +504,7 @@ def _pairs_to_evaluate(
         return cast(PairCorpus, run.corpus()), False
     is_table = os.path.isfile(options.pairs)
     is_divided = is_table and (options.split or run.own_reading(options.pairs))
-    settings: dict[str, Any] = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
+    settings = {"tokenizer": (model.source_vocabulary, model.vocabulary)}
     if run.is_folder:
         trained = run.trained_on["pairs"]
         settings["max_tokens"] = trained.get("max_tokens")

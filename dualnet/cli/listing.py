@@ -75,8 +75,7 @@ def _pretrained_table(names: list[str]) -> Table:
         figures = [f"{figure['perplexity']:.2f}" for figure in (static, dynamic)]
         figures += [f"{figure['bits_per_byte']:.3f}" for figure in (static, dynamic)]
         rows.append([name, f"{results['parameters']:,}", *figures])
-    head = ["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"]
-    return Table(head, rows)
+    return Table(["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"], rows)
 
 
 def _pair(card: zoo.Card, *keys: str) -> str:

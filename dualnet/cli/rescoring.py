@@ -144,7 +144,7 @@ def _names(options: Rescore, runs: Sequence[Run]) -> list[str]:
 
 def _note(options: Rescore, lists: list[NBest], weights: Mapping[str, float] | None) -> str:
     """Return a note about features that hypotheses lack."""
-    lacking: set[str] = set()
+    lacking = set()
     for nbest in lists:
         rows = [hypothesis.numbers().keys() for hypothesis in nbest.hypotheses]
         lacking |= set().union(*rows) - set(rows[0]).intersection(*rows)

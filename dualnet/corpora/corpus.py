@@ -218,7 +218,7 @@ def load(
 def load_whole(path: StrPath, vocabulary: Tokenizer) -> Corpus:
     """Return a corpus of one text file, read with `vocabulary`, all of which is its test split."""
     path = Path(path).expanduser()
-    files: sources.Files = {"train": (), "valid": (), "test": (sources.Part(path),)}
+    files = {"train": (), "valid": (), "test": (sources.Part(path),)}
     text = Text(path.stem, str(path.resolve()), files, vocabulary.documents, vocabulary.lowercase)
     return _read(text, Settings(vocabulary=vocabulary, tokenizer=vocabulary.kind))
 

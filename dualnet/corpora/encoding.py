@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ def encode(text: Text, settings: Settings, folder: Path | None = None) -> Encode
 
 def _file(ids: Iterator[np.ndarray], path: Path) -> np.ndarray:
     """Write ids as the file `path`, and return a memory map of it."""
-    header: dict[str, Any] = {"descr": "<i4", "fortran_order": False, "shape": (0,)}
+    header = {"descr": "<i4", "fortran_order": False, "shape": (0,)}
     size = 0
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, header)

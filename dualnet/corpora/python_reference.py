@@ -33,8 +33,8 @@ def split_texts() -> dict[str, str]:
     """
     from pydoc_data.topics import topics
 
-    seen: set[str] = set()
-    lines: dict[str, list[str]] = {}
+    seen = set()
+    lines = {}
     # Longest first, so that a chapter keeps the paragraphs that other topics quote.
     for topic in sorted(topics, key=lambda topic: (-len(topics[topic]), topic)):
         paragraphs = dict.fromkeys(_paragraphs(topics[topic]))

@@ -219,7 +219,7 @@ def best_temperature(
 
     Reference: Melis et al., 2020, https://arxiv.org/abs/1909.01792, section 4.
     """
-    perplexities: list[float] = []
+    perplexities = []
     candidates = [100 / k for k in FACTORS] if temperatures is None else temperatures
     for temperature in candidates:
         perplexities.append(perplexity(model, tokens, temperature=temperature, **settings))

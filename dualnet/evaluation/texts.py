@@ -142,8 +142,7 @@ def scores_of(
     if isinstance(model, TranslationModel):
         vocabulary = model.vocabulary
         words = [words_of(vocabulary, check_line("text", item)) for item in texts]
-        targets = [item.ids for item in words]
-        losses = pair_answers(model, sources, targets, temperature=temperature)
+        losses = pair_answers(model, sources, [item.ids for item in words], temperature=temperature)
         words = [item.ended(vocabulary.require_eos()) for item in words]
     else:
         vocabulary, eos_id = vocabulary_with_eos(model)

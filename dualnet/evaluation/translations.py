@@ -61,7 +61,7 @@ def translation_metrics(
 
         if protocol == "multi30k":
             import sacremoses
-    result: dict[str, Any] = {"protocol": protocol}
+    result = {"protocol": protocol}
     code = language.rpartition(".")[2].lower()  # "de" of "lc.norm.tok.de"
     if protocol == "multi30k":
         result["language"] = code = _moses_code(sacremoses, code)
@@ -128,7 +128,7 @@ def rouge(
         from rouge_score import rouge_scorer
     scorer = rouge_scorer.RougeScorer(list(ROUGES), use_stemmer=stem)
     scores = [scorer.score(*texts) for texts in zip(references, hypotheses)]
-    result: dict[str, Any] = {
+    result = {
         name: {
             key: 100 * math.fsum(getattr(score[kind], field) for score in scores) / len(scores)
             for key, field in (("recall", "recall"), ("precision", "precision"), ("f1", "fmeasure"))

@@ -106,7 +106,10 @@ def favoured_words(
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, Table 5.
     """
     check_language_model("model", model)
-    gate = _gate_of(model)
+    gate = model.graph.layer("gate")
+    if not isinstance(gate, IOGate) or gate.use_hidden:
+        message = "must have a gate that reads the current token alone."
+        raise ArgumentError("model", f"{message} Build or train a model with gate='input'.")
     vocabulary = vocabulary_of(model)
     words = as_texts(words)
     ids = []
@@ -149,15 +152,6 @@ def plot_favoured_words(
     """
     title = "Words favoured by the gate"
     plots.plot_bars(found, path, title=title, axis="gate value")
-
-
-def _gate_of(model: LanguageModel) -> IOGate:
-    """Return the layer that gates by the current token alone."""
-    gate = model.graph.layer("gate")
-    if not isinstance(gate, IOGate) or gate.use_hidden:
-        message = "must have a gate that reads the current token alone."
-        raise ArgumentError("model", f"{message} Build or train a model with gate='input'.")
-    return gate
 
 
 # --- experts

@@ -167,8 +167,8 @@ def sherpa_files(model: LanguageModel, mapping: TokenMap, _: str) -> dict[str, b
     metadata = sizes | licences_of(model.run)
     # sherpa-onnx knows inputs and outputs by their order.
     outputs = "score", "new_h", "new_c"
-    data = one_step.to_onnx(step, specs, model.core.variables, outputs=outputs, metadata=metadata)
-    return {"": data}
+    variables = model.core.variables
+    return {"": one_step.to_onnx(step, specs, variables, outputs=outputs, metadata=metadata)}
 
 
 def _layers(model: LanguageModel) -> tuple[int, int]:
@@ -188,7 +188,7 @@ def _layers(model: LanguageModel) -> tuple[int, int]:
 
 def _read_tokens(path: StrPath) -> list[str]:
     """Return the tokens of the file `path` in the order of their ids."""
-    names: dict[int, str] = {}
+    names = {}
     for line in lines(path):
         words = re.findall(r"[^\s]+", line.text, re.ASCII)  # white space as of sherpa-onnx
         if not words:

@@ -86,7 +86,7 @@ def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     from tokenizers import AddedToken, Regex, normalizers
 
     library = _library(tokenizer)
-    names: dict[int | None, str] = {i: unit for unit, i in library.get_vocab().items()}
+    names = {i: unit for unit, i in library.get_vocab().items()}
     eos, pad = names.get(tokenizer.eos_id), _padding(names.values())
     steps = [] if library.normalizer is None else [library.normalizer]
     if tokenizer.lowercase:
@@ -141,7 +141,7 @@ def _library(tokenizer: Tokenizer) -> Any:
 
     if isinstance(tokenizer, Vocabulary):
         ids = {word: i for i, word in enumerate(tokenizer.words)}
-        library: Any = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=UNK))
+        library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=UNK))
         library.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(WHITE_SPACE), "removed")
         return library
     with tempfile.TemporaryDirectory() as folder:

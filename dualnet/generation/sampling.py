@@ -132,7 +132,7 @@ def _block(
     def block(graph: Graph, segment: Tensors) -> Tensors:
         words = graph.word_logits.shape[-1]
         is_excluded = np.isin(range(words), excluded_ids)
-        draw_one: Any = Draw(
+        draw_one = Draw(
             temperature=segment["temperature"],
             top_p=segment["top_p"] if has_top_p else None,
             min_p=segment["min_p"],
@@ -360,7 +360,7 @@ def generate(
         [vocabulary.decode([*stream[start:], *ids]) for ids in several]
         for stream, several in zip(streams, generated)
     ]
-    results: list[Any] = [first for first, *_ in texts] if request.n_best is None else texts
+    results = [first for first, *_ in texts] if request.n_best is None else texts
     return results[0] if is_one else TextResults(results, labels)
 
 

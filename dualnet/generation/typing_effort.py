@@ -63,7 +63,7 @@ def keystrokes(
         (34, 6, 0.8)
     """
     texts, saved, words = as_texts(texts), 0, 0
-    hits: dict[int, list[tuple[bool, bool]]] = defaultdict(list)
+    hits = defaultdict(list)
     for text in texts:
         with completer_of(model, settings) as complete:
             for match in re.finditer(patterns()[1], text):

@@ -72,8 +72,7 @@ def target_log_probabilities(rows, matrix, bias, targets, *, words_first=False, 
                 return gradients(rows, differences, upstream, *factors)
 
             def gradients_of_others():
-                sequences = [*rest, upstream[num_saved:]]
-                return others.gradients(from_logits, rest[:1], sequences, sums)
+                return others.gradients(from_logits, rest[:1], [*rest, upstream[num_saved:]], sums)
 
             sums = [ops.zeros(weight.shape, dtype="float32") for weight in weights]
             sequences = [first[0], upstream[:num_saved]]

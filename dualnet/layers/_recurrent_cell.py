@@ -116,7 +116,11 @@ class RecurrentCell(ConfiguredLayer):
         self.mask_per_gate = mask_per_gate
         self.input_l2 = _checks.check_penalty("input_l2", input_l2)
         self.recurrent_l2 = _checks.check_penalty("recurrent_l2", recurrent_l2)
-        self.locked = _check_locked(self.dropouts if locked is None else locked, self.dropouts)
+        self.locked = tuple(self.dropouts if locked is None else locked)
+        if not {*self.locked} <= {*self.dropouts}:
+            raise _checks.ArgumentError(
+                "locked", f"must be a list of some of {list(self.dropouts)}.", locked=locked
+            )
         self.state_size = [self.units]
         self.output_size = self.units
         self.input_size: Any = None  # set by `build`
@@ -313,11 +317,3 @@ def check_forget_bias(value):
         "must be a number, or 'chrono:T' with a T above 2, such as 'chrono:50'.",
         forget_bias=value,
     )
-
-
-def _check_locked(locked, dropouts):
-    if any(place not in dropouts for place in locked):
-        raise _checks.ArgumentError(
-            "locked", f"must be a list of some of {list(dropouts)}.", locked=locked
-        )
-    return tuple(locked)

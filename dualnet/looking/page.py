@@ -164,7 +164,7 @@ def _named(models: Models) -> dict[str, Model]:
             "must be a model, the path of a RUN, a list of them, or a dict of names to them.",
             models=models,
         )
-    named: dict[str, Model] = {}
+    named = {}
     short = [_name(model) for model in models]
     for model, base in zip(models, short):
         if isinstance(model, str | os.PathLike) and short.count(base) > 1:

@@ -64,7 +64,7 @@ def read(
             adaptation = stack.enter_context(context)
             segment = int(adaptation.settings["sequence_length"])
             steps = min(segment, max(steps, len(stream) - 1))  # no padding far beyond the text
-        pieces: list[dict[str, np.ndarray]] = []
+        pieces = []
         reader = reader_of(adaptation.copy if adaptation else model, _predictions)
         answers = scoring.segments(reader, [stream], [len(stream) - 1], 1, steps, temperature)
         for [(_, _, start)], answer in answers:
@@ -97,7 +97,7 @@ def _inside(model: LanguageModel, stream: np.ndarray) -> dict[str, np.ndarray]:
 def _predictions(graph: Graph, segment: Tensors) -> Tensors:
     """Answer with the columns of `Reading`, as logarithms and losses, and ranks from 0 on."""
     tokens, targets, head = segment["tokens"], segment["targets"], graph.head
-    answer: Tensors = {}
+    answer = {}
     if isinstance(head, DOCOutput):
         features, *states = graph.body([tokens, *segment["states"]])
         logits = head(features)

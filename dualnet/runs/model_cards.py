@@ -64,7 +64,7 @@ def _figures(results: Mapping[str, Any]) -> list[list[str]]:
     """Return the rows of a table of the `results.json` of a RUN; none without figures."""
     flat = {split: {key: results.get(f"{split}_{key}") for key in MEASURES} for split in SPLITS}
     static, dynamic = results.get("static", flat), results.get("dynamic", {})
-    rows: dict[str, dict[str, str]] = {}
+    rows = {}
     for texts, learning in ((static, ""), (dynamic, ", learning while reading")):
         for split in SPLITS:
             genres = texts.get(f"{split} by genre", {})

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -63,7 +62,7 @@ class Learning:
 
 def new_learner(model: LanguageModel, request: Exporting) -> Learner:
     """Return a learner that learns as the readers of an export do, if they name no settings."""
-    settings: Any = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
+    settings = {name: getattr(request, name) for name in (*REQUESTED, "sequence_length")}
     learner_rule = with_own_settings(model, LearnerRule.of(settings), by_text=False)
     if learner_rule.rule not in (None, "sgd"):  # a shipped model's own; moments do not travel
         learner_rule = LearnerRule.of(settings)

@@ -93,7 +93,7 @@ def figures(model: LanguageModel, path: Path, ids: np.ndarray) -> dict[str, floa
     """Return the perplexity on `ids` of the file `path`, which reads one by one, and of `model`."""
     run, shapes = _step_of(path)
     sizes = {name: shape[1:] for name, shape in shapes.items() if name != "ids"}
-    inputs: Tensors = {name: np.zeros((1, *size), np.float32) for name, size in sizes.items()}
+    inputs = {name: np.zeros((1, *size), np.float32) for name, size in sizes.items()}
     losses = []
     for token, target in itertools.pairwise(ids):
         answer = run({"ids": np.full((1, 1), token, np.int32), **inputs})

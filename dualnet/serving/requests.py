@@ -125,9 +125,8 @@ def _field(number: int, data: bytes) -> bytes:
 def all_valid(name: str, values: Tensor, valid: Tensor, requirement: str) -> tf.Operation:
     """Return an assertion that all `values` are `valid`, bool of their shape."""
     message = f"`{name}` must be {requirement}. Received:"
-    wrong = tf.gather_nd(values, tf.where(~valid))
     # `tf.debugging.Assert` would trace a condition around it, to spare a copy from a GPU.
-    data = [message, wrong]
+    data = [message, tf.gather_nd(values, tf.where(~valid))]
     return tf.raw_ops.Assert(condition=tf.reduce_all(valid), data=data, summarize=3)
 
 

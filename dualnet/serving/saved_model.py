@@ -75,17 +75,13 @@ def write_saved_model(
     tf.saved_model.save(module, folder, signatures, options)
     _remove_gradients(Path(folder, "saved_model.pb"))
     extra = Path(folder, "assets.extra")
-    _write_assets(model, extra)
+    extra.mkdir(exist_ok=True)
+    for name, vocabulary in vocabularies_of(model).items():
+        vocabulary.save(extra / name)
+    copy_licences(extra, model.run)
     with tf.io.TFRecordWriter(str(extra / "tf_serving_warmup_requests")) as writer:
         for name in names:
             writer.write(requests.warm_up(name, built[name][1]))
-
-
-def _write_assets(model: LanguageModel, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    for name, tokenizer in vocabularies_of(model).items():
-        tokenizer.save(folder / name)
-    copy_licences(folder, model.run)
 
 
 def _remove_gradients(file: Path) -> None:
@@ -145,7 +141,7 @@ def _predict_next(reader: ServedReader, tokenizer: TextReader | None) -> dict[st
     limits = f"at least 1 and at most the number of words, {reader.words}"
     k = {"k": requests.whole(1, reader.words, limits)}
     ids = requests.rows_of(reader.words, least=1)
-    endpoints: dict[str, Endpoint] = {"predict_next": (predict_next, ids | k | reader.inputs)}
+    endpoints = {"predict_next": (predict_next, ids | k | reader.inputs)}
     if tokenizer is not None:
 
         def predict_next_text(inputs):

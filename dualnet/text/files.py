@@ -130,7 +130,7 @@ def read_table(path: str) -> dict[str, Sequence[Any]]:
     delimiter = "\t" if ".tsv" in name else ","
     # Strict: a quotation mark that nothing closes would take many rows for one cell.
     rows = csv.reader((line.text for line in lines(path)), delimiter=delimiter, strict=True)
-    cells: list[list[str]] = []
+    cells = []
     try:
         names = next(rows, [])
         for row in filter(None, rows):

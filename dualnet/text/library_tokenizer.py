@@ -321,7 +321,7 @@ class ByteTokenizer(Tokenizer):
         import tokenizers
         from tokenizers import decoders, models, pre_tokenizers
 
-        tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocab=byte_units(), merges=[]))
+        tokenizer = tokenizers.Tokenizer(models.BPE(vocab=byte_units(), merges=[]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens([EOS])

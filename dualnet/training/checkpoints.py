@@ -101,7 +101,7 @@ def restore(
     no checkpoint.
     """
     _files.remove_unfinished(folder / FOLDER)
-    damaged: list[Path] = []
+    damaged = []
     for path in newest_first(folder, after):
         try:
             progress = _read(path)

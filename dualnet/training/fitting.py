@@ -252,7 +252,7 @@ class Callbacks(keras.callbacks.CallbackList):
         if training.is_two_tailed:
             results.setdefault(SHORT, results[LONG])
             best = PLAIN if watched(results[PLAIN]) < watched(results[LONG]) else LONG
-        row: Row = {
+        row = {
             "epoch": plan.epoch,
             "phase": plan.phase,
             "loss": logs["loss"],
@@ -280,7 +280,7 @@ class Callbacks(keras.callbacks.CallbackList):
         if not self.training.is_two_tailed:
             return {PLAIN: self.training.averages}
         optimizer = optimizer_of(self.training.model)
-        candidates: dict[str, Weights] = {PLAIN: None, LONG: optimizer.averages}
+        candidates = {PLAIN: None, LONG: optimizer.averages}
         if int(optimizer.short_steps) != int(optimizer.averaged_steps):  # else they are equal
             candidates[SHORT] = optimizer.short_averages
         return candidates

@@ -25,7 +25,7 @@ def ranges(keep_every: str) -> list[tuple[int, int | None]]:
     >>> ranges("1M..10M,10M")
     [(1000000, 10000000), (10000000, None)]
     """
-    bounds: list[tuple[int, int | None]] = []
+    bounds = []
     for part in str(keep_every).split(",") if keep_every else ():
         step, dots, end = part.partition("..")
         first, last = whole_number(step), whole_number(end) if dots else None
@@ -54,7 +54,7 @@ def due(keep_every: str, before: int, after: int) -> list[int]:
     >>> due("10..30,20", 5, 60)
     [10, 20, 30, 40, 60]
     """
-    counts: set[int] = set()
+    counts = set()
     for first, last in ranges(keep_every):
         end = after if last is None else min(after, last)
         counts |= {*range((before // first + 1) * first, end + 1, first)}

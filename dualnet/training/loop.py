@@ -301,7 +301,7 @@ def _finish(training: Training, *, evaluate: bool) -> Run:
         load_weights(model, folder / WEIGHTS)
     else:
         model = runs.load(folder)
-    results: dict[str, Any] = {}
+    results = {}
     if evaluate:
         results = _results_of(model, training)
         write_file(folder, RESULTS, json.dumps(results, indent=2) + "\n")

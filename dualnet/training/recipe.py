@@ -228,7 +228,7 @@ class Recipe(Settings):
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
         """Return a fresh optimizer."""
-        settings: dict[str, Any] = {
+        settings = {
             "learning_rate": float(self.learning_rate), "average": self.averaging,
             "clipnorm": self.clipnorm or None, "global_clipnorm": self.global_clipnorm or None,
         }  # fmt: skip

@@ -40,8 +40,8 @@ def next_action(history: History) -> str:
         "keep": both go on.
     """
     action, long_epochs = KEEP, 0
-    shorts: list[Result] = []  # results since each average began
-    longs: list[Result] = []
+    shorts = []  # results since each average began
+    longs = []
     for row in history:
         plain, short, long = (result_of(row, name) for name in CANDIDATES)
         shorts.append(short)

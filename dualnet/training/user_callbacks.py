@@ -59,7 +59,7 @@ class UserCallbacks:
 
     @property
     def state(self) -> State:
-        states: State = {}
+        states = {}
         for name, callback in self.named.items():
             changed = _plain(callback).items() - self.at_first[name].items()
             states[name] = {key: json.loads(text) for key, text in sorted(changed)}

@@ -125,11 +125,11 @@ def decided(parameters: Iterable[Parameter], fixed: Mapping[str, object]) -> lis
     their parents.
     """
     known = {name: Parameter(name=name, values=(value,)) for name, value in fixed.items()}
-    possible: list[Parameter] = []
+    possible = []
     for parameter in parameters:
         if not parameter.when.keys() <= known.keys():
             continue  # a parent is never active
-        conditions: list[tuple[str, tuple[object, ...]]] = []
+        conditions = []
         for name, allowed in parameter.when.items():
             conditions += [*known[name].when.items(), (name, allowed)]
         when: dict[str, tuple[object, ...]] = {}
@@ -290,8 +290,7 @@ class Job(Settings):
         fixed = {name: value for name, value in self.fixed.items() if name not in replaced}
         for name, value in overrides.items():
             if name in written and written[name].when:
-                when = written[name].when
-                written[name] = Parameter(name=name, values=(value,), when=when)
+                written[name] = Parameter(name=name, values=(value,), when=written[name].when)
             else:
                 written.pop(name, None)
                 fixed[name] = value

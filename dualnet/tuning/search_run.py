@@ -351,7 +351,10 @@ def _begin(
 def _work(folder: Path) -> Tuner:
     """Run trials of the chief of the search in `folder` until there are no more."""
     with Interrupts() as interrupts:
-        _wait_for_chief(folder, interrupts)
+        while not (folder / SEARCH).is_file():  # which the chief writes
+            if interrupts.asked:
+                raise Stopped("Stopped before the chief had begun.")
+            time.sleep(0.5)
         search = read_search(folder)
         tuner = Tuner(search, lambda: interrupts.asked or search.is_over())
         try:
@@ -367,11 +370,3 @@ def _work(folder: Path) -> Tuner:
                 "with --resume, then this worker."
             ) from None
     return tuner
-
-
-def _wait_for_chief(folder: Path, interrupts: Interrupts) -> None:
-    """Return once the chief has written `search.json`."""
-    while not (folder / SEARCH).is_file():
-        if interrupts.asked:
-            raise Stopped("Stopped before the chief had begun.")
-        time.sleep(0.5)

@@ -262,7 +262,7 @@ def _moses_line(key: str | int, item: Hypothesis) -> str:
 
 
 def _write_kaldi(path: StrPath, lists: Iterable[NBest]) -> None:
-    files: dict[str, list[str]] = collections.defaultdict(list)  # lines by the suffix of the file
+    files = collections.defaultdict(list)  # lines by the suffix of the file
     for nbest in lists:
         for number, item in enumerate(nbest.hypotheses, start=1):
             key = f"{nbest.id}-{item.rest if isinstance(item.rest, int) else number}"

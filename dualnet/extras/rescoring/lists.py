@@ -138,7 +138,7 @@ def numbers_of(nbest: NBest, missing: str) -> list[dict[str, float]]:
 
 def numbered(names: Iterable[str]) -> list[str]:
     """Make names unique: the second `lm` becomes `lm_2`."""
-    unique: list[str] = []
+    unique = []
     for base in names:
         name, numbers = base, itertools.count(2)
         while name in unique:

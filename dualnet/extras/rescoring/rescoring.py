@@ -126,7 +126,7 @@ def rescored(
         raise ArgumentError(
             "adapt" if adapt else "carry", "must be False without a language model. Received: True."
         )
-    pairs: Iterator[Pair] = zip(nbest, itertools.repeat(None) if sources is None else sources)
+    pairs = zip(nbest, itertools.repeat(None) if sources is None else sources)
     with contextlib.ExitStack() as stack:
         for scorer in readers if adapt else []:
             check_sentences(scorer.model, "adapt")
@@ -174,12 +174,10 @@ class _Scorer:
         streams = [self.stream(item.text) for nbest, _ in block for item in nbest.hypotheses]
         if isinstance(self.model, TranslationModel):
             encode = self.model.source_vocabulary.encode
-            sources: list[np.ndarray] = []
+            sources = []
             for nbest, source in block:
-                ids = encode(check_line("sources", source or ""))
-                sources += [ids] * len(nbest.hypotheses)
-            targets = [stream[1:-1] for stream in streams]
-            losses = pair_answers(self.model, sources, targets)
+                sources += [encode(check_line("sources", source or ""))] * len(nbest.hypotheses)
+            losses = pair_answers(self.model, sources, [stream[1:-1] for stream in streams])
         else:
             reader = reader_of(self.adapted, questions.losses)
             losses = scoring.read(reader, streams, begin=self.states)["losses"]

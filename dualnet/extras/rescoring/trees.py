@@ -250,7 +250,7 @@ def _tokens(lines: Iterable[Line]) -> Iterator[Line]:
 
 def _expanded(lines: Iterable[Line], tag: str) -> Iterator[Line]:
     """Yield the tokens of trees in the linear form, as if they stood in brackets."""
-    labels: list[str] = []
+    labels = []
     for number, line in lines:
         for token in words_of(line):
             if token.startswith("("):
@@ -279,7 +279,7 @@ def _read(tokens: Iterable[Line], source: str) -> Iterator[tuple[Tree, int, list
     `source` is the file, or "text".
     """
     opened: list[tuple[int, list[Tree | str]]] = []  # brackets: the line, label and children
-    before: list[str] = []
+    before = []
     line = 0
     for line, token in tokens:
         if token == "(":

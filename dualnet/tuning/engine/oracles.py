@@ -185,7 +185,7 @@ def make_oracle(job: Job, *, epochs: int) -> SafeOracle:
     if not space.space:
         way_out = " Fix one less, or train the model with `dualnet train`."
         raise ArgumentError("space", "must leave a parameter to search.", way_out)
-    settings: dict[str, Any] = {
+    settings = {
         "objective": keras_tuner.Objective(OBJECTIVE, direction="min"),
         "hyperparameters": space,
         "seed": job.seed + 1,  # KerasTuner takes 0 for none
