@@ -217,7 +217,7 @@ def test_a_run_adapted_on_one_split_is_kept_and_evaluated_on_another(cli, run, t
         kept / "card.toml"
     ).read_text("utf-8")
     said = cli.refused(f"evaluate {run} --keep {kept} {settings}")
-    assert "`keep` must be a new or empty folder" in said
+    assert "`--keep` must be a new or empty folder" in said
 
 
 @pytest.mark.slow

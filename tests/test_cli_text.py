@@ -139,16 +139,16 @@ def test_a_job_over_a_run_reads_with_its_tokenizer(cli, run, tmp_path):
     best = results["best"]
     assert 0 < best["val_bits_per_byte"] < 9 and best["val_not_comparable"] is None
     said = cli.refused(f"{tune} {tmp_path}/NEW --tokenizer bytes")
-    assert "`tokenizer` must be left out for a job over a RUN" in said
+    assert "`--tokenizer` must be left out for a job over a RUN" in said
 
 
 def test_a_resumed_run_keeps_its_reading(cli, story, run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "RUN")
     resume = f"train lstm --corpus {story} --output {copy} --resume --quiet --epochs 2"
     for option, message in {
-        "--tokenizer bytes": "`tokenizer` must stay 'bpe:270'",
-        "--documents line": "`documents` must stay 'blank-line'",
-        "--fractions 8 1 1": "`fractions` must stay [2, 1, 1]",
+        "--tokenizer bytes": "`--tokenizer` must stay 'bpe:270'",
+        "--documents line": "`--documents` must stay 'blank-line'",
+        "--fractions 8 1 1": "`--fractions` must stay [2, 1, 1]",
     }.items():
         assert message in cli.refused(f"{resume} {option}")
     cli(f"{resume} --tokenizer bpe:270")  # the rest is as before
@@ -157,8 +157,8 @@ def test_a_resumed_run_keeps_its_reading(cli, story, run, tmp_path):
 def test_weights_bring_their_own_tokenizer(cli, story, run, tmp_path):
     train = f"train {run} --corpus {story} --epochs 1 --output {tmp_path}/RUN"
     for option, message in {
-        "--tokenizer bytes": "`tokenizer` must be left out: the model to start from reads text as",
-        "--documents line": "`documents` must be 'blank-line', as the vocabulary says",
+        "--tokenizer bytes": "`--tokenizer` must be left out: the model to start from reads text",
+        "--documents line": "`--documents` must be 'blank-line', as the vocabulary says",
     }.items():
         assert message in cli.refused(f"{train} {option}")
     assert not (tmp_path / "RUN").exists()
@@ -202,4 +202,4 @@ def test_a_search_learns_its_tokenizer_once_and_goes_on_with_it(
     assert re.search(f"--corpus {story} --tokenizer {tokenizer} --documents blank-line", command)
     assert command.endswith("--fractions 2 1 1 --output RUN")
     said = cli.refused(f"{tune} {story} --resume --tokenizer bytes")
-    assert "`tokenizer` must stay 'bpe:270'" in said
+    assert "`--tokenizer` must stay 'bpe:270'" in said
