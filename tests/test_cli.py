@@ -411,6 +411,16 @@ def test_a_dry_run_leaves_out_half_the_units_where_the_cell_cannot_have_them(
     assert "seconds_with_half_the_units" not in cli.json(f"{train} --dry-run")
 
 
+def test_an_error_of_a_card_names_its_key_and_not_an_option(cli, folder, tmp_path):
+    (tmp_path / "bad.toml").write_text('base = "lstm"\n[recipe]\nepochs = -1\n')
+    train = f"train {tmp_path}/bad.toml --corpus {folder} --output {tmp_path}/RUN"
+    assert "bad.toml: `epochs` must be an integer" in cli.refused(train)
+    assert "train: `--epochs` must be" in cli.refused(f"{train} --set epochs=0")
+    (tmp_path / "bad.toml").write_text('base = "lstm"\n')
+    train += " --set units=4 batch_size=1000000"
+    assert "train: `tokens` must hold at least" in cli.refused(train)  # not of the card
+
+
 def test_a_dry_run_tells_the_time_and_writes_nothing(cli, folder, tmp_path):
     train = f"train lstm --corpus {folder} --output {tmp_path}/RUN --set units=4 batch_size=4"
     told = cli(f"{train} --epochs 1800 --dry-run")

@@ -85,7 +85,9 @@ def _run(words: list[str]) -> int:
     except (ValueError, OSError, ImportError) as error:
         colours = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         name = f"\x1b[1;31m{name}:\x1b[0m" if colours else f"{name}:"
-        message = as_typed(command, str(error)) if command else str(error)
+        message = str(error)
+        if command and ".toml: " not in message:  # else of the keys of a file
+            message = as_typed(command, message)
         print(name, printable(message), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:

@@ -234,7 +234,7 @@ def data(options: Data) -> Result:
         documents, fractions = tokenizer.documents, options.fractions
         text = locate(options.name, options.path, documents=documents, fractions=fractions)
         sizes |= {split: text.size(split) / len(ids) for split, ids in splits.items()}
-        shown, lost = 40, f"; {tokenizer.loses}" * bool(tokenizer.loses)
+        shown, lost = 40, f"; {tokenizer.loses}" if tokenizer.loses else ""
         units = f"units {len(tokenizer):>12,} of {corpus.tokenizer}, including <eos>{lost}"
     ended = "sentences" if tokenizer.documents == "line" else "documents"
     lines = [f"{corpus.name} from {corpus.source}{', lower-cased' if corpus.lowercase else ''}"]
@@ -279,7 +279,7 @@ def _pairs(corpus: PairCorpus) -> Result:
     }
     shown = {"both sides": corpus.vocabulary} if corpus.joint else vocabularies
     for side, units in shown.items():
-        lost = f"; {units.loses}" * bool(units.loses)
+        lost = f"; {units.loses}" if units.loses else ""
         lines.append(f"{len(units):,} units of {units.kind} for {side}, including <eos>{lost}")
     names = ["name", "folder", "source", "target", "lowercase", "tokenizer", "joint", "max_tokens"]
     result = {name: getattr(corpus, name) for name in [*names, "sha256"]}
@@ -398,8 +398,8 @@ def _described(tokenizer: Tokenizer) -> dict[str, object]:
 
 
 def _sentence(tokenizer: Tokenizer) -> str:
-    sentence = f"{len(tokenizer):,} units of {tokenizer.kind}"
-    return sentence + f" ({tokenizer.loses})" * bool(tokenizer.loses)
+    loses = f" ({tokenizer.loses})" if tokenizer.loses else ""
+    return f"{len(tokenizer):,} units of {tokenizer.kind}{loses}"
 
 
 def _shown(unit: str) -> str:

@@ -209,7 +209,7 @@ def export(options: Export) -> Result:
             f"{figures['of_model']:.2f}, on {figures['tokens']:,} tokens."
         )
     if licences_of(run):
-        lines.append(f"Its terms, in {LICENCES} with it, apply to what is made from the weights.")
+        lines.append(f"The terms of the weights, in {LICENCES} with it, apply to it, too.")
     if options.tokens:
         shared = serving.token_map(options.tokens, model.vocabulary)
         result |= {"unknown_tokens": shared.unknown, "unused_units": shared.unused}

@@ -159,7 +159,7 @@ def prepare(
         weights = str(name)
     source_name = "" if weights is None else source_of(weights)
     published = name if isinstance(name, Card) else card_for(name, corpus)
-    with zoo.located(published, {*overrides, "name", "corpus", "weights"}):
+    with zoo.located(published, {*overrides, "name", "corpus", "tokens", "weights"}):
         config, recipe = split_overrides(published, overrides)
         seed = check_count("seed", (published.seed or 0) if seed is None else seed, least=0)
         check_model(published, config, corpus)
@@ -186,8 +186,9 @@ def prepare(
         )
         training = ready(folder, card, recipe, corpus)
         if source is not None:
-            model = training.model
-            training.transferred = initial_weights.load_start(source, model, card, goes_on=goes_on)
+            training.transferred = initial_weights.load_start(
+                source, training.model, card, goes_on=goes_on
+            )
     return training
 
 
