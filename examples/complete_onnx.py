@@ -130,6 +130,8 @@ class Completer:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
     model, words, *texts = sys.argv[1:]
     complete = Completer(model, Path(words).read_text("utf-8").split())
     for text in texts:

@@ -110,6 +110,8 @@ class Readers(Completer):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 6 or sys.argv[4] not in ("complete", "learn"):
+        sys.exit(__doc__)
     model, words, reader, command, text = sys.argv[1:]
     readers = Readers(model, Path(words).read_text("utf-8").split())
     print(getattr(readers, command)(reader, text))

@@ -90,6 +90,8 @@ class Readers:
 
 
 if __name__ == "__main__":
+    if [*sys.argv[4:5], len(sys.argv)] not in (["learn", 6], ["score", 6], ["forget", 5]):
+        sys.exit(__doc__)
     model, file, reader, command, *texts = sys.argv[1:]
     readers = Readers(model, file)
     if command == "learn":

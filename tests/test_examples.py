@@ -1,6 +1,7 @@
 """Programs of examples/ run where neither dualnet nor TensorFlow can be imported."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -145,3 +146,23 @@ def test_an_export_that_learns_holds_a_new_learner(tmp_path):
     path = dualnet.export(model, tmp_path / "model.tflite", learn="connection", decay=0.01)
     loaded = dualnet.Learner.load(f"{path}.reader.npz", model)
     assert (loaded.cache, loaded.tokens, loaded.settings["decay"]) == (4000, 0, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("complete_onnx", ["x.onnx"]),
+        ("learn_onnx", ["x.onnx", "words.txt", "anna.npz", "save", "a text"]),
+        ("learn_served", ["model", "readers.db", "anna", "scor", "a text"]),
+        ("learn_served", ["model", "readers.db", "anna", "forget", "a text"]),
+    ],
+)
+def test_a_program_that_is_called_wrongly_shows_its_usage_and_forgets_no_reader(
+    program, arguments, monkeypatch
+):
+    if program != "learn_served":
+        needed("onnx", "onnxruntime")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "argv", [f"{program}.py", *arguments])
+    with pytest.raises(SystemExit, match="Usage: python"):
+        runpy.run_path(str(EXAMPLES / f"{program}.py"), run_name="__main__")
