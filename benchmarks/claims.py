@@ -228,10 +228,15 @@ def tables(folder: Path) -> tuple[str, list[Claim]]:
     claims = [claim for paper in papers for claim in paper["claims"]]
     groups = {group["name"]: group for group in queue}
     pools = compare(claims, read_runs(folder), groups)
-    text = ""
+    words = Counter(claim.word.partition(":")[0].strip("*") for claim in claims)
+    tried = len(claims) - words["not tried"]
+    text = f"**{tried} of {len(claims)} claims were tried: {words['holds']} hold, "
+    text += f"{words['does not hold']} do not, {words['undecided']} are undecided.**\n\n"
     for corpus, (deviation, freedom) in pools.items():
-        found = f"{deviation:.4f}" if freedom else "unknown"
-        text += f"- `{corpus}`: deviation of a seed {found}, {freedom} degrees of freedom.\n"
+        found = "no model has a second seed yet, so there are no intervals"
+        if freedom:
+            found = f"standard deviation of a seed {deviation:.4f}, {freedom} degrees of freedom"
+        text += f"- `{corpus}`: {found}.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:
