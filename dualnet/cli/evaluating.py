@@ -23,6 +23,7 @@ from dualnet.cli.options import (
     check_corpus,
     corpus_of,
     name_of,
+    open_language_model,
 )
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
 from dualnet.corpora.corpus import NAMES, load_whole
@@ -163,7 +164,7 @@ def evaluate(options: Evaluate) -> Result:
         return _keystrokes(options, options.keystrokes)
     if options.dynamic:
         return adapt(options)
-    run = Run.open(options.run_folder)
+    run = Run.open(options.run_folder, name="RUN")
     if run.is_folder:
         _check_kind(options, run.translates)
     _check_text(options, run)
@@ -190,7 +191,7 @@ def evaluate(options: Evaluate) -> Result:
 
 def _keystrokes(options: Evaluate, count: int) -> Result:
     """Return the share of keys that completion saves on the first `count` words of a text."""
-    run = Run.open(options.run_folder).check_language_model("RUN")
+    run = open_language_model(options.run_folder)
     _check_text(options, run)
     quietly("dualnet.generation")
     from dualnet import generation, learners

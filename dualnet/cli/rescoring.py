@@ -94,7 +94,7 @@ def rescore(options: Rescore) -> Result | None:
         dualnet rescore runs/dual dev.nbest --tune dev.txt --metric wer --save-weights weights.toml
         dualnet rescore runs/dual test.nbest --feature-weights weights.toml --best
     """
-    runs = [Run.open(path) for path in options.run_folders]
+    runs = [*map(Run.open, options.run_folders)]
     names = _names(options, runs)
     request = Rescoring(**Rescoring.fields_of(options.arguments()))
     weights = rescoring.load_weights(options.feature_weights) if options.feature_weights else None

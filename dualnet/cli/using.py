@@ -264,7 +264,7 @@ def translate(options: Translate) -> Result | None:
         dualnet translate runs/de-en german.txt --beam 5 --output english.txt
     """
     texts = options.lines(may_be_empty=True)
-    runs = [Run.open(folder) for folder in (options.run_folder, *options.ensemble)]
+    runs = [*map(Run.open, (options.run_folder, *options.ensemble))]
     if options.plot is not None and (len(texts) != 1 or not texts[0]):
         raise ArgumentError(
             "--plot",
