@@ -228,21 +228,19 @@ def tables(folder: Path) -> tuple[str, list[Claim]]:
     claims = [claim for paper in papers for claim in paper["claims"]]
     groups = {group["name"]: group for group in queue}
     pools = compare(claims, read_runs(folder), groups)
-    words = Counter(claim.word.partition(":")[0].strip("*") for claim in claims)
-    tried = len(claims) - words["not tried"]
-    text = f"**{tried} of {len(claims)} claims were tried: {words['holds']} hold, "
-    text += f"{words['does not hold']} do not, {words['undecided']} are undecided.**\n\n"
-    for corpus, (deviation, freedom) in pools.items():
-        found = "no model has a second seed yet, so there are no intervals"
+    tried = [claim for claim in claims if claim.gain is not None]
+    text = f"**{len(tried)} of {len(claims)} claims were tried**: see the last column.\n\n"
+    for corpus, (spread, freedom) in pools.items():
         if freedom:
-            found = f"standard deviation of a seed {deviation:.4f}, {freedom} degrees of freedom"
-        text += f"- `{corpus}`: {found}.\n"
+            text += (
+                f"- `{corpus}`: deviation of a seed {spread:.4f}, {freedom} degrees of freedom.\n"
+            )
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:
         rows = "\n".join(line(claim) for claim in paper["claims"])
         text += f"\n## {paper['title']}\n\n{paper['source']}\n\n{HEAD}\n{rows}\n"
-    return text, [claim for claim in claims if claim.gain is not None]
+    return text, tried
 
 
 def main() -> None:
