@@ -208,6 +208,7 @@ def parse(command: str, words: Sequence[str]) -> Options:
 def as_typed(command: str, message: str) -> str:
     """Return an error message with the options of a command in place of the names of fields."""
     options = options_of(command)
+    message = message.replace("`path` must be a RUN", "`RUN` must be a RUN")
     for name in options.names():
         flag = options.flag(name)
         message = message.replace(f"`{name}`", f"`{flag}`").replace(f" {name}=", f" {flag}=")

@@ -164,7 +164,7 @@ def evaluate(options: Evaluate) -> Result:
         return _keystrokes(options, options.keystrokes)
     if options.dynamic:
         return adapt(options)
-    run = Run.open(options.run_folder, name="RUN")
+    run = Run.open(options.run_folder)
     if run.is_folder:
         _check_kind(options, run.translates)
     _check_text(options, run)

@@ -214,7 +214,7 @@ class Resuming(OfCorpus, Setting):
         return arguments
 
 
-def open_language_model(path: str, *, name: str = "RUN", use: str = "dualnet translate") -> Run:
+def open_language_model(path: str, *, name: str = "path", use: str = "dualnet translate") -> Run:
     """Open the RUN of a language model, or a .keras file; for a translator, say what to `use`."""
     return Run.open(path, name=name).check_language_model("RUN", f" Use `{use}`.")
 

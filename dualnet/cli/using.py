@@ -182,7 +182,7 @@ def export(options: Export) -> Result:
         dualnet export runs/dual models/dual/2 --learn connection
         dualnet export runs/dual models/dual-hf --format transformers
     """
-    run = Run.open(options.run_folder, name="RUN")
+    run = Run.open(options.run_folder)
     if os.path.isdir(options.path) and os.listdir(options.path):  # before the model is loaded
         raise ArgumentError(
             "path",
