@@ -264,19 +264,17 @@ def test_the_command_says_what_it_wrote(served):
     assert {*served.ask.signatures} - {"serving_default"} == {*ENDPOINTS}
 
 
-def test_the_tokenisers_of_both_sides_are_exported(served, tmp_path):
+def test_the_tokenisers_of_both_sides_are_exported(served):
     [joint] = (served.path / "assets.extra").glob("*.json")
     assert load_tokenizer(joint) == served.model.vocabulary
     sides = {
         "source_vocabulary": Vocabulary(("<eos>", "1")),
         "vocabulary": train_tokenizer(["one"], "characters"),
     }
-    saved_model._write_assets(SimpleNamespace(run=None, **sides), tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == [
-        "source-vocabulary.txt", "tokenizer.json"
-    ]  # fmt: skip
-    assert load_tokenizer(tmp_path / "source-vocabulary.txt") == sides["source_vocabulary"]
-    assert load_tokenizer(tmp_path / "tokenizer.json") == sides["vocabulary"]
+    assert saved_model.vocabularies_of(SimpleNamespace(**sides)) == {
+        "source-vocabulary.txt": sides["source_vocabulary"],
+        "tokenizer.json": sides["vocabulary"],
+    }
 
 
 def test_without_eos_there_is_no_search():

@@ -107,7 +107,7 @@ def test_a_run_is_exported_for_transformers(cli, folder, tmp_path):
     assert "must be new or empty" in cli.refused(
         f"export {run} {tmp_path}/hf --format transformers"
     )
-    assert "must be None for format='transformers'" in cli.refused(
+    assert "`--learn` must be None for --format='transformers'" in cli.refused(
         f"export {run} {tmp_path}/new --format transformers --learn connection"
     )
 
