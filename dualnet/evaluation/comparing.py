@@ -75,8 +75,9 @@ def compare(
     >>> import numpy as np
     >>> import dualnet
     >>> models = [dualnet.zoo.build("lstm", vocabulary_size=9, units=u) for u in (3, 4)]
-    >>> found = dualnet.compare(*models, np.arange(2000) % 9, block=20)
-    >>> found.blocks, found.interval[0] < found.difference < found.interval[1]
+    >>> comparison = dualnet.compare(*models, np.arange(2000) % 9, block=20)
+    >>> low, high = comparison.interval
+    >>> comparison.blocks, low < comparison.difference < high
     (100, True)
 
     Reference: Künsch, 1989, https://doi.org/10.1214/aos/1176347265

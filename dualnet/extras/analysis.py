@@ -556,8 +556,8 @@ def inside(model: LanguageModel, text: str, *, split_punctuation: bool = False) 
     >>> from dualnet.text import ByteTokenizer
     >>> model = dualnet.zoo.build("dual_lstm", vocabulary_size=257, units=4)
     >>> model.vocabulary = ByteTokenizer()
-    >>> found = dualnet.analysis.inside(model, "a cat")
-    >>> found.layers["recurrence_1", "f"].shape, found.of_words()["recurrence_1", "c"].shape
+    >>> states = dualnet.analysis.inside(model, "a cat")
+    >>> states.layers["recurrence_1", "f"].shape, states.of_words()["recurrence_1", "c"].shape
     ((5, 4), (2, 4))
     """
     words, tokens, stream = _stream_of(model, text, split_punctuation)
@@ -566,7 +566,7 @@ def inside(model: LanguageModel, text: str, *, split_punctuation: bool = False) 
 
 
 def plot_inside(
-    found: HiddenStates,
+    states: HiddenStates,
     path: str | Path,
     *,
     layer: str = "recurrence_1",
@@ -576,7 +576,7 @@ def plot_inside(
     """Draw the gates and memory of a layer over a sentence as a PNG: a heat map of each.
 
     Args:
-        found: result of `inside`.
+        states: result of `inside`.
         path: file to write.
         layer: str.
         values: list of names, such as ["i", "f", "c"]; by default all.
@@ -587,15 +587,15 @@ def plot_inside(
         >>> import numpy as np
         >>> from dualnet import analysis
         >>> gates = {("recurrence_1", "f"): np.eye(3, 4)}
-        >>> found = analysis.HiddenStates(("a", "b", "c"), np.arange(3), np.arange(3), gates)
+        >>> states = analysis.HiddenStates(("a", "b", "c"), np.arange(3), np.arange(3), gates)
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     analysis.plot_inside(found, f"{folder}/inside.png")
+        ...     analysis.plot_inside(states, f"{folder}/inside.png")
     """
-    layers = found.of_words()
+    layers = states.of_words()
     check_choice("layer", layer, {name for name, _ in layers})
     panels = {name: vectors.T for (owner, name), vectors in layers.items() if owner == layer}
     shown = [check_choice("values", name, panels) for name in values or panels]
-    plots.plot_heat({name: panels[name] for name in shown}, found.words, units, path, title=layer)
+    plots.plot_heat({name: panels[name] for name in shown}, states.words, units, path, title=layer)
 
 
 def contributions(

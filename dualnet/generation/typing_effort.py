@@ -58,8 +58,8 @@ def keystrokes(
     Example:
         >>> import dualnet
         >>> model = dualnet.load("dual_lstm.english")
-        >>> found = dualnet.keystrokes(model, "The President of the United States")
-        >>> found.characters, found.words, round(found.saved, 1)
+        >>> keystrokes = dualnet.keystrokes(model, "The President of the United States")
+        >>> keystrokes.characters, keystrokes.words, round(keystrokes.saved, 1)
         (34, 6, 0.8)
     """
     texts, saved, words = as_texts(texts), 0, 0
