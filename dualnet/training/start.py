@@ -159,7 +159,7 @@ def prepare(
         weights = str(name)
     source_name = "" if weights is None else source_of(weights)
     published = name if isinstance(name, Card) else card_for(name, corpus)
-    with zoo.located(published, {*overrides, "name", "corpus", "tokens", "weights"}):
+    with zoo.located(published, {*settings, "name", "corpus", "tokens", "weights"}):
         config, recipe = split_overrides(published, overrides)
         seed = check_count("seed", (published.seed or 0) if seed is None else seed, least=0)
         check_model(published, config, corpus)
