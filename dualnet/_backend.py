@@ -287,6 +287,32 @@ def restoring(variables, *, keep=False):
             stack.pop_all()
 
 
+def untuned(batches, *others):
+    """Return `batches` for Keras so that TensorFlow does not tune how it reads a `PyDataset`.
+
+    Its tuner holds up the end of many an epoch, for up to a minute. What Keras refuses beside a
+    `PyDataset` is left to it: `others`, such as targets, that are not None.
+    """
+    is_refused = any(other is not None for other in others)
+    is_read = isinstance(batches, keras.utils.PyDataset) and not is_refused
+    if not is_read or keras.config.backend() != "tensorflow":
+        return batches
+    import tensorflow as tf
+
+    try:  # as of Keras 3.15
+        from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+    except ImportError:
+        return batches
+
+    class Untuned(PyDatasetAdapter):
+        def get_tf_dataset(self):
+            options = tf.data.Options()
+            options.autotune.enabled = False
+            return super().get_tf_dataset().with_options(options)
+
+    return Untuned(batches)
+
+
 def read_weights(function, variables, *arguments):
     """Return the answer of `function` to the values of lists of `variables`.
 

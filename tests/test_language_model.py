@@ -526,6 +526,26 @@ def test_arguments_of_keras_that_streams_do_not_have_are_refused_by_name(
         getattr(tiny, method)(tokens, tokens, **arguments)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is TensorFlow's")
+def test_tensorflow_tunes_no_input_of_fit_and_evaluate(corpus, monkeypatch):
+    import tensorflow as tf
+
+    tuned, iterate = [], tf.data.Dataset.__iter__
+
+    def spied(dataset):
+        tuned.append(dataset.options().autotune.enabled)
+        return iterate(dataset)
+
+    monkeypatch.setattr(tf.data.Dataset, "__iter__", spied)
+    batches = corpus.batches("valid", batch_size=4, sequence_length=9)
+    model = compiled(zoo.build("lstm", vocabulary_size=len(corpus.vocabulary), units=4))
+    model.fit(batches, epochs=2, steps_per_epoch=1, validation_data=batches, verbose=0)
+    model.evaluate(batches, steps=1, verbose=0)
+    assert set(tuned) == {False}
+    with pytest.raises(ValueError, match="sample_weight"):  # as Keras refuses it beside batches
+        model.fit(batches, sample_weight=np.ones(4), verbose=0)
+
+
 @once
 @pytest.mark.slow
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from dualnet._backend import untuned
 from dualnet._checks import ArgumentError
 from dualnet._types import Tensor
 from dualnet.builders.batches import Data, as_state, check_targets, check_tokens, look_ahead
@@ -211,14 +212,14 @@ class StreamModel(ClearsAllGradients):
             raise ArgumentError("shuffle", "must be False: the batches are streams, read in order.")
         kwargs["sample_weight"] = _weight_of_tokens(x, **kwargs)
         self._prepare_training()
-        x = self._open(self.training_rows, x, batch_size, y)
+        x = untuned(self._open(self.training_rows, x, batch_size, y), y, kwargs["sample_weight"])
         self._validation_layout = None
         if validation_data is not None:
             is_tuple = isinstance(validation_data, tuple | list)
             data, *rest = validation_data if is_tuple else (validation_data,)
             size = kwargs.get("validation_batch_size") or batch_size
             data = self._open(self.evaluation_rows, data, size, *rest[:1])
-            validation_data = (data, *rest) if rest else data
+            validation_data = (data, *rest) if rest else untuned(data)
             self._validation_layout = self.evaluation_rows.layout
         restarts = _Restart()
         restarts.set_model(self)
@@ -248,7 +249,9 @@ class StreamModel(ClearsAllGradients):
         """`keras.Model.evaluate` over parallel streams, from their first state; see the class."""
         kwargs["sample_weight"] = _weight_of_tokens(x, **kwargs)
         if not kwargs.get("_use_cached_eval_dataset"):
-            x = self._open(self.evaluation_rows, x, batch_size, y)
+            x = untuned(
+                self._open(self.evaluation_rows, x, batch_size, y), y, kwargs["sample_weight"]
+            )
         elif self._validation_layout:  # `fit` has opened its data, but a callback may have others
             self._arrange(self.evaluation_rows, *self._validation_layout)
         self.evaluation_rows.restart()
