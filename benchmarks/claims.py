@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = "*-miniature*.csv", "*-translation.csv"
 BETWEEN = re.compile("(?<=<!-- claims -->\n).*(?=<!-- /claims -->)", re.DOTALL)
 LEVEL = 0.05
+SEEDS = 3  # of each model, to decide
 HEAD = """\
 | claim | where | published | compared | seeds | gain, 95 % interval | |
 |---|---|---|---|---|---|---|"""
@@ -82,7 +83,7 @@ class Claim:
         """Return the seeds of each model with which this gain would be told from 0 or from half."""
         distance = max(abs(self.gain), self.distance_to_half)
         margin = stats.t.isf(level / 2, self.freedom) * deviation
-        return max(2, math.ceil(2 * (margin / distance) ** 2))
+        return max(SEEDS, math.ceil(2 * (margin / distance) ** 2))
 
 
 def score(value: float, measure: str) -> float:
@@ -104,8 +105,7 @@ def read_runs(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
 
 
 def scores(runs: dict[str, Any], measure: str) -> list[float]:
-    column = "test_perplexity" if measure == "perplexity" else f"test_{measure.lower()}"
-    return [score(float(row[column]), measure) for row in runs.values()]
+    return [score(float(row[f"test_{measure.lower()}"]), measure) for row in runs.values()]
 
 
 def pooled(samples: list[list[float]]) -> tuple[float, int]:
@@ -150,7 +150,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
         claim.gain = statistics.mean(gained) - statistics.mean(without)
         claim.error = deviation * math.sqrt(1 / len(without) + 1 / len(gained))
         claim.word, claim.why = "undecided", described(claim, runs)
-    tested = [claim for claim in claims if claim.freedom]
+    tested = [claim for claim in claims if min(claim.seeds, default=0) >= SEEDS]
     zero = holm([claim.p_value(abs(claim.gain)) for claim in tested])
     half = holm([claim.p_value(claim.distance_to_half) for claim in tested])
     for claim, from_zero, from_half in zip(tested, zero, half):
@@ -159,8 +159,8 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
         elif from_zero <= LEVEL or from_half <= LEVEL:
             claim.word = "**does not hold**"
         else:
-            deviation, _ = pools[groups[claim.group]["corpus"]]
-            number = claim.seeds_to_decide(deviation, LEVEL / len(tested))
+            pool = pools[groups[claim.group]["corpus"]]
+            number = claim.seeds_to_decide(pool[0], LEVEL / len(tested))
             claim.word = f"undecided: takes {number:,} seeds"
     return pools
 
@@ -178,7 +178,7 @@ def described(claim: Claim, runs: dict) -> str:
 
 
 def line(claim: Claim) -> str:
-    """Return the row of a claim in the page's table."""
+    """Return the row of a claim in the page's table, a line."""
     published = " → ".join(claim.published)
     if claim.published and claim.measure == "perplexity":
         published += f" ({claim.published_gain:.3f})"
@@ -186,8 +186,8 @@ def line(claim: Claim) -> str:
     if claim.freedom:
         gain += ", {:.3f} to {:.3f}".format(*claim.interval())
     seeds = " and ".join(map(str, claim.seeds))
-    cells = [claim.claim, claim.where, published, claim.why, seeds, gain, claim.word]
-    return f"| {' | '.join(cells)} |"
+    cells = claim.claim, claim.where, published, claim.why, seeds, gain, claim.word
+    return f"| {' | '.join(cells)} |\n"
 
 
 def plot(claims: list[Claim], path: Path) -> None:
@@ -233,13 +233,13 @@ def tables(folder: Path) -> tuple[str, list[Claim]]:
     for corpus, (spread, freedom) in pools.items():
         if freedom:
             text += (
-                f"- `{corpus}`: deviation of a seed {spread:.4f}, {freedom} degrees of freedom.\n"
+                f"- `{corpus}`: a seed deviates by {spread:.4f}, {freedom} degrees of freedom.\n"
             )
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:
-        rows = "\n".join(line(claim) for claim in paper["claims"])
-        text += f"\n## {paper['title']}\n\n{paper['source']}\n\n{HEAD}\n{rows}\n"
+        text += f"\n## {paper['title']}\n\n{paper['source']}\n\n{HEAD}\n"
+        text += "".join(map(line, paper["claims"]))
     return text, tried
 
 

@@ -82,6 +82,13 @@ def test_without_a_repeated_seed_nothing_is_decided(compared):
     assert missing.word == "not tried" and "--group pairs" in claims.line(missing)
 
 
+def test_two_seeds_decide_nothing(compared):
+    losses = {"plain": [4.0, 4.01], "dual": [3.0, 3.01], "more": [5.0, 5.01, 5.02]}
+    [claim, other], (_, freedom) = compared(losses, ("plain", "dual"), ("plain", "more"))
+    assert freedom == 4 and claim.interval()[0] > 0.9
+    assert claim.word == other.word == "undecided"
+
+
 def test_the_page_is_what_the_results_say():
     text, _ = claims.tables(ROOT / "benchmarks" / "results")
     page = (ROOT / "docs" / "claims.md").read_text("utf-8")
