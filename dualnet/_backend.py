@@ -293,9 +293,8 @@ def untuned(batches, *others):
     Its tuner holds up the end of many an epoch, for up to a minute. What Keras refuses beside a
     `PyDataset` is left to it: `others`, such as targets, that are not None.
     """
-    is_refused = any(other is not None for other in others)
-    is_read = isinstance(batches, keras.utils.PyDataset) and not is_refused
-    if not is_read or keras.config.backend() != "tensorflow":
+    is_alone = isinstance(batches, keras.utils.PyDataset) and all(other is None for other in others)
+    if not is_alone or keras.config.backend() != "tensorflow":
         return batches
     import tensorflow as tf
 
