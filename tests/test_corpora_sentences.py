@@ -44,10 +44,13 @@ def sentences(batch):
 texts = st.lists(st.sampled_from([0, 1, EOS, EOS, 3, 4]), min_size=1, max_size=60)
 
 
-@given(texts, st.integers(1, 7), st.sampled_from(["pre", "post"]), st.booleans(), st.integers(0, 5))
-def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding, shuffle, epoch):
+orders = st.fixed_dictionaries({"shuffle": st.booleans(), "group_by_length": st.booleans()})
+
+
+@given(texts, st.integers(1, 7), st.sampled_from(["pre", "post"]), orders, st.integers(0, 5))
+def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding, order, epoch):
     batches = corpus_of(tokens).sentence_batches(
-        "train", batch_size=batch_size, padding=padding, shuffle=shuffle
+        "train", batch_size=batch_size, padding=padding, **order
     )
     batches.epoch = epoch
     read = [sentences(batch) for batch in batches]
@@ -56,7 +59,7 @@ def test_every_sentence_comes_exactly_once_per_epoch(tokens, batch_size, padding
     expected = [tuple("xy|zw".index(mark) for mark in line) for line in text.split("|")]
     expected = [(*line, EOS) for line in expected[:-1]] + [expected[-1]] * bool(expected[-1])
     assert sorted(rows) == sorted(expected)
-    assert shuffle or rows == expected
+    assert any(order.values()) or rows == expected
     assert batches.num_tokens == len(tokens) == sum(batch[2].sum() for batch in batches)
     assert [len(rows) for rows in read[:-1]] == [batch_size] * (len(batches) - 1)
     assert 1 <= len(read[-1]) <= batch_size
@@ -109,6 +112,29 @@ def test_each_epoch_has_an_order_of_its_own_that_seed_and_epoch_give():
     first = order_of(plain)
     plain.on_epoch_end()
     assert order_of(plain) == first == [tuple(VOCABULARY.encode(x)) for x in text.splitlines()]
+
+
+@given(st.integers(1, 9), st.integers(0, 5))
+def test_the_sentences_of_50_batches_are_sorted_by_length(batch_size, epoch):
+    lengths = np.random.default_rng(epoch).integers(1, 40, 120 * batch_size + 1)
+    text = "".join("a " * length + "\n" for length in lengths)
+
+    def lengths_of(**order):
+        batches = batches_of(text, batch_size=batch_size, **order)
+        batches.epoch = epoch
+        return [[*map(len, sentences(batch))] for batch in batches]
+
+    def sorted_pools(read):
+        lengths, size = [*itertools.chain(*read)], 50 * batch_size
+        pools = (lengths[start : start + size] for start in range(0, len(lengths), size))
+        return [*itertools.chain(*map(sorted, pools))]
+
+    in_turn, shuffled = (lengths_of(shuffle=s, group_by_length=True) for s in (False, True))
+    assert [*itertools.chain(*in_turn)] == sorted_pools(lengths_of(shuffle=False))
+    rows = sorted_pools(lengths_of(shuffle=True))
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    assert sorted(shuffled) == sorted(batches) != shuffled
+    assert len(shuffled[-1]) == len(batches[-1])  # the smaller one stays at the end
 
 
 def test_a_batch_depends_on_its_index_and_the_epoch_alone():

@@ -170,7 +170,8 @@ def test_a_run_stopped_in_the_validation_of_averages_has_saved_its_weights(
 
 def test_a_killed_run_by_sentence_ends_as_an_undisturbed_one(corpus, tmp_path):
     settings = {
-        "units": 4, "batching": "sentences", "batch_size": 40, "loss_reduction": "sum", "epochs": 2
+        "units": 4, "batching": "sentences", "group_by_length": True, "batch_size": 40,
+        "loss_reduction": "sum", "epochs": 2,
     }  # fmt: skip
     moment = (reporting.Tables, "write", 1)
     end, killed = train_undisturbed(corpus, tmp_path / "whole", settings, [moment])

@@ -216,6 +216,7 @@ def test_rounds_are_repeated_until_one_brings_no_gain():
          "`finetune` must be 'none' without averaging='asgd'.*Train with optimizer='sgd'"),
         ({"batching": "sentences", "drop_state_probability": 0.1},
          "`drop_state_probability` needs batching='streams'"),
+        ({"group_by_length": True}, "`group_by_length` needs batching='sentences'"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_cannot_be_followed_is_refused(settings, message):

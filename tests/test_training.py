@@ -481,13 +481,14 @@ def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
 @once
 @pytest.mark.slow
 def test_a_gate_serves_an_ensemble_of_models_of_sentences(run, corpus, tmp_path):
-    one = train(corpus, tmp_path / "one", batching="sentences", epochs=1)
+    sentences = {"batching": "sentences", "group_by_length": True}
+    one = train(corpus, tmp_path / "one", **sentences, epochs=1)
     both = training.combine_runs([one.folder, one.folder], tmp_path / "both")
     settings = {"epochs": 1, "batch_size": 4, "gate_units": 3, "progress": False}
     gated = training.train_gate(both, corpus, output=tmp_path / "gated", **settings)
     assert gated.model.padded and np.isfinite(gated.results["test_perplexity"])
     mixed = training.combine_runs([one.folder, run.folder], tmp_path / "mixed")
-    assert runs.read_card(mixed).recipe["batching"] == "streams"
+    assert training.Recipe(**runs.read_card(mixed).recipe).batching == "streams"
 
 
 @once

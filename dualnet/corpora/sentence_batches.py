@@ -12,6 +12,7 @@ from dualnet.text import EOS, Tokenizer
 
 PADDING_ID = -1  # of inputs; not the id of a word
 CHUNK_TOKENS = 1 << 21
+POOL = 50  # batches whose sentences are sorted together
 
 
 class ShuffledBatches(EpochBatches):
@@ -59,6 +60,9 @@ class SentenceBatches(ShuffledBatches):
         padding: "pre" or "post". Whether padding is added before or after the words.
         shuffle: bool. Whether each epoch has another order, a function of `seed` and `epoch`
             alone; else it is that of the text.
+        group_by_length: bool. Whether sentences of similar length stand together, so that there
+            is little padding: those of 50 batches in a row are sorted by length and divided
+            anew. With `shuffle`, the batches then come in random order.
         seed: int, at least 0.
 
     Items:
@@ -92,9 +96,11 @@ class SentenceBatches(ShuffledBatches):
         batch_size: int,
         padding: str = "pre",
         shuffle: bool = True,
+        group_by_length: bool = False,
         seed: int = 0,
     ) -> None:
         self.padding = padding
+        self.group_by_length = group_by_length
         tokens = check_ids("tokens", tokens, least=1)
         self._starts = np.append(0, sentence_ends(tokens, vocabulary))  # and the end of the last
         super().__init__(
@@ -121,7 +127,15 @@ class SentenceBatches(ShuffledBatches):
     def _draw(self) -> np.ndarray:
         order = np.arange(len(self._starts) - 1)
         random = self._random()
-        return order if random is None else random.permutation(order)
+        if random is not None:
+            order = random.permutation(order)
+        if self.group_by_length:
+            pools = np.arange(len(order)) // (POOL * self.batch_size)
+            order = order[np.lexsort((np.diff(self._starts)[order], pools))]
+            if random is not None:
+                whole = order[: len(order) // self.batch_size * self.batch_size]
+                random.shuffle(whole.reshape(-1, self.batch_size))  # the rest stays at the end
+        return order
 
 
 def sentence_ends(tokens: np.ndarray, vocabulary: Tokenizer) -> np.ndarray:

@@ -114,7 +114,7 @@ def combine_runs(runs: Sequence[StrPath], output: StrPath) -> Path:
     first, *others = [read_card(run) for run in runs]
     recipe = first.recipe  # with the batches that all have, or else streams, which all can read
     if len({card.recipe.get("batching", "streams") for card in (first, *others)}) > 1:
-        recipe = {**recipe, "batching": "streams"}
+        recipe = {**recipe, "batching": "streams", "group_by_length": False}
     model = builders.ensemble([load(run) for run in runs])
     card = Card(
         name=model.name,

@@ -18,6 +18,7 @@ from dualnet.training.optimizers import AVERAGES, SGD, Adam, AdamW, Nadam, Recti
 BATCHING = ("streams", "sentences", "pairs")
 ONLY_WITH = {  # settings of some batches only
     "streams": {"length_deviation", "partial_shuffle", "drop_state_probability"},
+    "sentences": {"group_by_length"},
     "pairs": {"tokens_per_batch", "watch"},
 }
 OPTIMIZERS: dict[str, type[keras.optimizers.Optimizer]] = {
@@ -93,6 +94,10 @@ class Recipe(Settings):
 
     batch_size: int = count(32)
     """int. Number of parallel streams, of sentences, or at most of pairs."""
+
+    group_by_length: bool = False
+    """bool. Batches hold sentences of similar length, so that little time goes into padding.
+    Validation is the same but for rounding."""
 
     tokens_per_batch: int = 0
     """int. For pairs, the most positions of source and target that a batch has, padding included; 0
@@ -254,6 +259,7 @@ class RecipeArguments(TypedDict, total=False):
     loss_reduction: str
     batching: str
     batch_size: int
+    group_by_length: bool
     tokens_per_batch: int
     sequence_length: int
     length_deviation: float

@@ -339,7 +339,10 @@ def batches_of(
             split, batch_size=size, tokens_per_batch=most, shuffle=shuffle, seed=seed or 0
         )
     if recipe.batching == "sentences":
-        return corpus.sentence_batches(split, batch_size=size, shuffle=shuffle, seed=seed or 0)
+        grouped = recipe.group_by_length
+        return corpus.sentence_batches(
+            split, batch_size=size, group_by_length=grouped, shuffle=shuffle, seed=seed or 0
+        )
     settings = recipe.given(("batch_size", "sequence_length", *(RANDOM if shuffle else ())))
     return corpus.batches(split, seed=seed or 0, **settings)
 
