@@ -107,6 +107,7 @@ class _Kind:
             twin = type(model).from_config(model.get_config())
             which = adapted(twin, self.items or None, cache=self.cache)
             self.twin = twin.without_optimizer(which.graph)
+            self.twin.has_more = which.adds
             for name in twin.tokenisers:
                 setattr(self.twin, name, getattr(twin, name))
             self.twin.run, self.twin.sum_of_run = model.run, model.run and model.sum_of_run
@@ -193,8 +194,7 @@ class Learner:
             raise ArgumentError("learning_rate", "must be a number for a learner.", way_out)
         cache = request.cache or 0
         if adapt is None and isinstance(model, TranslationModel):
-            stations = {name.partition("/")[0] for name in names_in(model.graph.core)}
-            adapt = "connection" if "connection" in stations else "matrix:16"
+            adapt = "connection" if model.graph.layer("connection") else "matrix:16"
         elif adapt is None:
             adapt = "output_bias" if model.graph.head is None else "matrix:16"
             if request.cache is None and not model.cache_size:
@@ -269,10 +269,17 @@ class Learner:
         words = sum(len(word.encode()) for word in state.words)
         return words + sum(array.nbytes for array in arrays)
 
+    def _cache_of(self, state: _State) -> np.ndarray:
+        """Return the cache with the last token, unless it is the `<eos>` that a text follows."""
+        own, last = state.states[-1], state.last
+        if last in (None, self._start().last):
+            return own
+        return np.append(own[1:], own.dtype.type(last + 1))
+
     def _rewound(self, state: _State) -> _State:
         """Return `state` at the beginning of a text: what was learnt and the cache stay."""
         start = self._start()
-        states = [*start.states[:-1], state.states[-1]] if self.cache else start.states
+        states = [*start.states[:-1], self._cache_of(state)] if self.cache else start.states
         return state._replace(states=states, last=start.last)
 
     def read(self, text: Text) -> DynamicEvaluation:
@@ -374,7 +381,7 @@ class Learner:
                 " Or let a new learner read the texts again.",
             )
         learnt = state if fits else start
-        moved._state = moved._rewound(state)._replace(
+        moved._state = moved._rewound(state._replace(last=None))._replace(
             memory=learnt.memory, moments=learnt.moments, last=state.last, mark=_mark(model)
         )
         return moved
@@ -397,10 +404,7 @@ class Learner:
             state = self._state
             model = self._kind.taught(self.model, state.memory)
             if self.cache:
-                # Texts begin after `<eos>`.
-                eos_id = model.vocabulary and model.vocabulary.eos_id
-                last = [id for id in (state.last,) if id not in (None, eos_id)]
-                model.graph.remember(state.states[-1], np.array(last, int))
+                model.graph.remember(self._cache_of(state), np.array([], int))
             yield model
 
     def generate(self, prompt: str | ManyTexts, **settings: Any) -> Any:

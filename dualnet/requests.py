@@ -331,7 +331,7 @@ class AdaptingTexts(AdaptationRule):
         """Raise `ArgumentError` for a value that needs `adapt`, if that is False."""
         for name, value in values.items():
             if value is not None and not self.adapt:
-                raise ArgumentError(name, f"needs adapt=True. Received: {name}={value!r}.")
+                raise ArgumentError(name, "needs adapt=True.", **{name: value})
 
 
 class AdaptingTextsArguments(AdaptationRuleArguments, total=False):

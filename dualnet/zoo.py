@@ -210,8 +210,8 @@ def arguments_of(
 
     Each of the `members` of an ensemble becomes a table of `builder` and `arguments`, from
     its card for the corpus of the ensemble. Paths are relative to the ensemble's card. An
-    cards.override that the builder of the ensemble takes goes to it, any other to every member:
-    a member keeps its own gate and cache. `ensembles` are those that `card` is a member of.
+    override that the builder of the ensemble takes goes to it, any other to every member: a
+    member keeps its own gate and cache. `ensembles` are those that `card` is a member of.
     """
     from dualnet.builders import BUILDERS
     from dualnet.builders.parts import with_names

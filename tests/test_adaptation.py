@@ -11,7 +11,16 @@ from dualnet.adaptation import GradientStatistics, dynamic_evaluation, rules
 from dualnet.adaptation.adapted_copy import AdaptedCopy
 from dualnet.adaptation.rules import DecayToPrior
 from dualnet.text import Vocabulary
-from tests.checks import assert_close, assert_same, few_elsewhere, gradients, once, small, values
+from tests.checks import (
+    assert_close,
+    assert_same,
+    few_elsewhere,
+    gradients,
+    once,
+    small,
+    strong,
+    values,
+)
 
 WORDS = 9
 
@@ -125,6 +134,20 @@ def test_the_matrix_adapts_what_a_mixture_reads_last(arguments, tokens):
         np.testing.assert_allclose(found.token_losses[:5], fixed.token_losses[:5], rtol=1e-5)
         assert abs(found.token_losses[5:] - fixed.token_losses[5:]).max() > 1e-5
     assert_same(values(model), before)
+
+
+@pytest.mark.parametrize("matrix", ["matrix", "output_matrix", "recurrent_matrix"])
+def test_each_rank_is_one_of_its_own_also_after_another(matrix, tokens):
+    model = strong(zoo.build("lstm", vocabulary_size=WORDS, units=4))
+    settings = {"rule": "sgd", "learning_rate": 0.5, "sequence_length": 5}
+
+    def losses(rank):
+        found = dualnet.dynamic_evaluation(model, tokens, adapt=f"{matrix}:{rank}", **settings)
+        return found.token_losses
+
+    low, high = losses(1), losses(3)
+    assert abs(high - low).max() > 1e-5
+    assert_same(losses(1), low)
 
 
 def test_the_statistics_of_few_weights_are_those_of_all(model, tokens):

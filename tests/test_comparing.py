@@ -60,6 +60,8 @@ def test_what_cannot_be_compared_is_refused_with_a_way_out():
     tokens = np.arange(60) % 3
     with pytest.raises(ArgumentError, match="`second` must have the vocabulary of `first`"):
         dualnet.compare(model, other, tokens)
+    with pytest.raises(ArgumentError, match="`first` must be a model.*first='runs/lstm'"):
+        dualnet.compare("runs/lstm", "runs/dual", tokens)
     with pytest.raises(ArgumentError, match="`tokens` must be given for models"):
         dualnet.compare(model, model)
     with pytest.raises(ArgumentError, match="`tokens` must be given.*of the same text"):

@@ -12,7 +12,7 @@ import pytest
 
 import dualnet
 from dualnet import zoo
-from dualnet.builders import encoder_decoder, with_cache
+from dualnet.builders import encoder_decoder, ensemble, with_cache
 from dualnet.layers import adaptation_matrix
 from dualnet.learners import Learner, read_many
 from dualnet.text import Vocabulary
@@ -333,6 +333,8 @@ def test_an_error_or_an_interrupt_leaves_learners_as_they_were(model, ids, monke
         (lambda m: read_many([one := learner(m), one], ["w1", "w2"]), "`learners` must be differ"),
         (lambda m: read_many([learner(m)], []), "`texts` must have one text for each learner"),
         (lambda m: learner(m, "nothing"), "`adapt` must name weights of this model"),
+        (lambda m: learner(zoo.build("lstm", vocabulary_size=9, units=3), "connection"),
+         "of this model: 'all', 'recurrence', 'output', 'embedding', 'output_bias'"),
         (lambda m: learner(m, rule="rms"), "`statistics` must be given for the rule 'rms'"),
         (lambda m: learner(m, learning_rate="auto"), "`learning_rate` must be a number for a lea"),
     ],
@@ -340,6 +342,31 @@ def test_an_error_or_an_interrupt_leaves_learners_as_they_were(model, ids, monke
 def test_what_a_learner_cannot_do_is_refused(call, message, model):
     with pytest.raises(dualnet.ArgumentError, match=message):
         call(model)
+
+
+@pytest.mark.parametrize("adapt", ["matrix:2", "output_bias"])
+def test_a_taught_model_with_added_weights_is_never_saved_or_built_without_them(
+    adapt, ids, tmp_path
+):
+    model = strong(zoo.build("lstm", vocabulary_size=WORDS, units=UNITS, output_dropout=0.1))
+    one = learner(model, adapt)
+    one.read(ids[0])
+    with one.taught() as taught:
+        for use in (
+            lambda: taught.save(tmp_path / "model.keras"),
+            lambda: with_cache(taught, 3),
+            lambda: ensemble([taught, taught]),
+            lambda: dualnet.evaluate(taught, ids[0], mc_dropout_samples=2),
+        ):
+            with pytest.raises(dualnet.ArgumentError, match="must have the weights of its builder"):
+                use()
+    few = learner(model, "output")
+    few.read(ids[0])
+    with few.taught() as taught:
+        taught.save(tmp_path / "model.keras")
+        expected = dualnet.perplexity(taught, ids[1])
+    loaded = dualnet.load(tmp_path / "model.keras")
+    assert dualnet.perplexity(loaded, ids[1]) == pytest.approx(expected, rel=1e-6)
 
 
 # --- files

@@ -48,6 +48,17 @@ def logits_of(model, tokens):
     return array(model(tokens[None])[0]).astype("float64")
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_last_token_of_a_text_is_in_the_cache_of_the_next(model, end):
+    texts = [f"{text}{end}" for text in ("w1 w2", "w3 w2", "w1 w2", "w2")]
+    rule = {"rule": "sgd", "learning_rate": TINY}
+    rows = learner(model, **rule).surprisal(texts)
+    settings = {"adapt_weights": "connection", "cache": SIZE, **rule}
+    expected = dualnet.surprisal(model, texts, adapt=True, **settings)
+    for row, same in zip(rows, expected, strict=True):
+        assert row["surprisal"] == pytest.approx(same["surprisal"], rel=1e-5)
+
+
 @pytest.mark.parametrize("adapt", ["connection", "matrix:2", "embedding"])
 def test_the_weights_learn_as_without_ngrams_which_are_mixed_in_after(adapt, model, ids):
     one, plain, logits = learner(model, adapt), learner(model, adapt, cache=0), []

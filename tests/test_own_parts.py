@@ -341,6 +341,20 @@ class OnesFirst(KerasStyleCell):
         return ops.ones((batch_size, self.units))
 
 
+@keras.saving.register_keras_serializable("own")
+class InFours(LSTMCell):
+    def __init__(self, units, **kwargs):
+        if units % 4:
+            raise ValueError(f"units must be a multiple of 4. Received: {units}")
+        super().__init__(units, **kwargs)
+
+
+def test_a_cell_is_built_with_the_sizes_that_are_asked_for_alone():
+    assert zoo.build("lstm", cell=InFours, vocabulary_size=9, units=8).state_size == [8, 8]
+    with pytest.raises(ValueError, match="multiple of 4. Received: 6"):
+        zoo.build("lstm", cell=InFours, vocabulary_size=9, units=6)
+
+
 @PLAIN_LOOP
 @pytest.mark.parametrize(
     ("name", "settings"),

@@ -297,4 +297,6 @@ def test_models_that_cannot_read_or_learn_sentences_are_refused():
     cached = dualnet.with_cache(model)
     with pytest.raises(ValueError, match="must be False for a model with a cache"):
         dualnet.surprisal(cached, "a", adapt=True)
+    with pytest.raises(ValueError, match="`adapt_weights` must name weights of this model"):
+        dualnet.surprisal(model, "a", adapt=True, adapt_weights="nothing")
     assert len(dualnet.surprisal(cached, "a")) == 1

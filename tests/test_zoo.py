@@ -314,6 +314,13 @@ def test_units_replaces_all_sizes_and_a_size_beside_it_wins():
     assert zoo.resolve(config, {"units": 4}) == {"experts": [0, 1], "gate_units": 7, "units": 4}
 
 
+def test_a_list_of_sizes_has_one_for_each_layer_of_a_depth_gated_stack():
+    sizes = {"vocabulary_size": 6, "recurrent_units": [4, 5], "embedding_units": 5}
+    assert zoo.build("lstm", cell="depth_gated_lstm", **sizes).state_size == [4, 4, 5, 5]
+    with pytest.raises(ValueError, match="`recurrent_units` must be one size.* depth=3. Received"):
+        zoo.build("lstm", cell="depth_gated_lstm", depth=3, **sizes)
+
+
 @pytest.mark.slow
 def test_the_layers_of_a_depth_gated_model_may_have_unequal_sizes(corpus):
     settings = {"vocabulary_size": len(corpus.vocabulary), "initializer": "by_fan_in"}

@@ -31,7 +31,12 @@ from dualnet.builders import LanguageModel, check_language_model, names_in
 from dualnet.devices import num_devices, whole_batches
 from dualnet.evaluation.arguments import check_sentences, check_tokens, perplexity_of
 from dualnet.evaluation.comparison import Comparable, figures_of
-from dualnet.requests import AdaptationRule, DynamicEvaluating, DynamicEvaluatingArguments
+from dualnet.requests import (
+    AdaptationRule,
+    AdaptingTexts,
+    DynamicEvaluating,
+    DynamicEvaluatingArguments,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,17 +229,18 @@ def adapting(
     says that every segment is `alone`; `valid` is as for `dynamic_evaluation`.
     """
     request = with_own_settings(model, request, by_text=by_text)
-    which = adapted(model, request.which(), cache=request.cache)
+    name = "adapt_weights" if isinstance(request, AdaptingTexts) else "adapt"
+    which = adapted(model, request.which(), cache=request.cache, name=name)
     if keep and which.adds:
         message = "must be False with weights that are added to the model."
-        raise ArgumentError("keep", f"{message} Received: keep=True, adapt={which.items}.")
+        raise ArgumentError("keep", f"{message} Received: keep=True, {name}={which.items}.")
     rule, settings = request.rule or "nadam", request.of_rule()
     finds_rate = is_open(model, request, valid)
     if rule == "rms" and statistics is None and model.run is not None:
         statistics = model.run.training_text()
     with whole_batches():
         optimizer = _optimizer(which, rule, settings, statistics)
-        parts = [*which.weights], which.cache
+        parts = which.items, [*which.weights], which.cache
         compiled = [rule, {**settings, "learning_rate": None}, parts, num_devices()]
         idle_compiled, copy = _idle.pop(model, (None, None))
         if copy is None or idle_compiled != compiled:

@@ -84,7 +84,7 @@ class DecayToPrior(Rule):
         self.assign_add(variable, pull - learning_rate * gradient * self.steps[i])
 
     def _constants(self, variables, name, values):
-        constants = [self.add_variable_from_reference(v, name=name) for v in variables]
+        constants = self.add_optimizer_variables(variables, name)
         for constant, value in zip(constants, values):
             constant.assign(value)
         return constants
@@ -97,7 +97,7 @@ class SquaredGradients(CompiledUpdates):
         super().__init__(learning_rate=0.0, name="squared_gradients")
 
     def add_slots(self, variables):
-        self.totals = [self.add_variable_from_reference(v, name="total") for v in variables]
+        self.totals = self.add_optimizer_variables(variables, "total")
 
     def update_step(self, gradient, variable, learning_rate):
         total = self.totals[self._get_variable_index(variable)]

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,13 @@ def found_rate(
     if valid is None and run is not None and sum_of(model.core.weights) == model.sum_of_run:
         file = run.path / LEARNING
         records = _kept(file, run.weights_sha256)
-    record = next((rate for rate in records if _settings_of(rate) == key), None)
+    of_key = (
+        rate
+        for rate in records
+        # An older record of all weights has no key `adapt`.
+        if {"adapt": None} | {name: rate[name] for name in rate if name not in FOUND} == key
+    )
+    record = next(of_key, None)
     if record is None:
         try:
             if valid is None:
@@ -126,12 +132,6 @@ def _kept(file: Path, weights: str) -> list[dict[str, Any]]:
         return [rate for rate in read_json(file) if rate["weights"] == weights]
     except (OSError, ValueError, TypeError, KeyError):  # none, or damaged: they are found again
         return []
-
-
-def _settings_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a learning rate was found for."""
-    # An older record of all weights has no key `adapt`.
-    return {"adapt": None} | {key: value for key, value in record.items() if key not in FOUND}
 
 
 def _find(

@@ -154,7 +154,9 @@ def _matches(item: str, graph: Graph, trainable: Mapping[str, keras.Variable]) -
         names = fnmatch.filter(trainable, item)
     if not names:
         ranks = [f"{name}:RANK" for name in (OUTPUT, MATRIX, RECURRENT)]
-        listed = ", ".join(map(repr, ["all", *STATIONS, BIAS, *ranks, MATRIX, RECURRENT]))
+        own = {id(weight) for weight in trainable.values()}
+        stations = [name for name in STATIONS if own & _weights_of(graph.core, STATIONS[name])]
+        listed = ", ".join(map(repr, ["all", *stations, BIAS, *ranks, MATRIX, RECURRENT]))
         required = f"must name weights of this model: {listed}, or names or patterns of"
         raise ArgumentError("adapt", f"{required} {', '.join(trainable)}. Received: {item!r}.")
     return names

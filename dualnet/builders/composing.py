@@ -65,6 +65,11 @@ class CommonStations:
             *lower, arguments["recurrent_units"] = sizes
             if lower:
                 arguments["lower_units"] = lower
+                if arguments.setdefault("depth", len(sizes)) != len(sizes):
+                    required = (
+                        f"must be one size, or one for each layer: depth={arguments['depth']}."
+                    )
+                    raise ArgumentError("recurrent_units", required, recurrent_units=sizes)
         classes = cls.classes()
         names = {name for station in classes.values() for name in station.names()}
         options = parts.split_options(arguments, names)
@@ -147,13 +152,11 @@ class Stations(CommonStations):
     cache: Cache
 
     def __post_init__(self) -> None:
-        self.layer_sizes()
         self.cache.check_padding(self.embedding.padded)
         if self.sizes.latent_units and not self.output.experts:
             self.sizes.refuse("latent_units", "needs `experts`.")
         if self.sizes.dual_units and not self.connection.is_dual:
             self.sizes.refuse("dual_units", "needs connection='dual'.")
-        self.recurrent.make_cell(1, 2, self.dropouts)  # checks the options of the cell
 
     def layer_sizes(self) -> LayerSizes:
         embedding = self.sizes.embedding_units or self.sizes.units

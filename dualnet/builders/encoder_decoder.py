@@ -49,7 +49,6 @@ class TranslationStations(CommonStations):
         if not issubclass(class_of("cell", cell), RecurrentCell):
             required = "must be a subclass of dualnet.layers.RecurrentCell in an encoder-decoder,"
             raise ArgumentError("cell", f"{required} whose attention runs its parts.", cell=cell)
-        self.layer_sizes()
 
     @classmethod
     def of(cls, arguments: Arguments) -> Self:

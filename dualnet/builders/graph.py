@@ -32,11 +32,6 @@ def token_losses(logits: Tensor, targets: Tensor) -> Tensor:
     return ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
 
 
-def takes_targets(head):
-    """Tell an output layer that computes the loss of given words from one of logits alone."""
-    return {"targets", "temperature"} <= {*inspect.signature(head.call).parameters}
-
-
 @dataclasses.dataclass(eq=False)
 class Graph:
     """The symbolic tensors of a language model, and the two questions that a step asks it.
@@ -90,10 +85,11 @@ class Graph:
                 logits = self.past_decode([self.tokens, logits])
             self.core = keras.Model(inputs, [logits, *self.new_states], name="core")
         self.body: keras.Model = None
-        if self.head is not None and not takes_targets(self.head):
-            self.head = None
         if self.head is not None:
-            self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
+            if {"targets", "temperature"} <= {*inspect.signature(self.head.call).parameters}:
+                self.body = keras.Model(inputs, [self.features, *self.new_states], name="body")
+            else:  # it computes logits alone
+                self.head = None
 
     def begin(self, rows: int) -> list[np.ndarray]:
         """Return the states before a text, float32 `(rows, size)`."""

@@ -89,6 +89,7 @@ class LanguageModel(StreamModel):
     tokenisers: tuple[str, ...] = ("vocabulary",)
     vocabulary: Tokenizer | Any  # None without one, which most functions refuse at once
     run: Any  # a `dualnet.runs.Run`, which is of a room above
+    has_more = False  # weights than its builder makes, of what a learner has learnt
 
     def __init__(self, graph: Graph, *, builder: str, arguments: Arguments, **kwargs: Any) -> None:
         if keras.config.backend() == "tensorflow":  # the others have allocators of their own
@@ -324,6 +325,9 @@ class LanguageModel(StreamModel):
         return LanguageModel(graph or self.graph, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
+        if self.has_more:
+            required = "must have the weights of its builder alone, without those that a learner"
+            raise ArgumentError("model", f"{required} added. `Learner.save` keeps these.")
         return {"name": self.name, "builder": self.builder, "arguments": self.arguments}
 
     def get_config(self):

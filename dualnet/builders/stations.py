@@ -70,7 +70,7 @@ class Sizes(Station):
     """The sizes of the layers, under the names of Table 1 of Oliva and Lago-Fernandez."""
 
     units: int | None = None
-    """int. Size of every layer whose own size is not given."""
+    """int. Size of the embedding and of every recurrent layer, unless their own is given."""
 
     embedding_units: int | None = None
     """int. Size of the embedding."""

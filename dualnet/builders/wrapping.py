@@ -172,8 +172,11 @@ def copy_weights(source: LanguageModel, target: LanguageModel, prefix: str = "")
     """Copy the weights of `source` to those of `target` that have its names behind `prefix`."""
     places = weight_names(target)
     for name, weight in weight_names(source).items():
-        if prefix + name in places:  # the logits need no weights of past decoding
+        if prefix + name in places:
             copy_weight(weight, places[prefix + name])
+        elif "past_decode/" not in name:  # which the logits do not need
+            required = "must have the weights of its builder alone."
+            raise ArgumentError("model", f"{required} Received: {name}, which a learner added.")
 
 
 @documented(Gate, Cache)

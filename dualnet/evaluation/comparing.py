@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from dualnet._checks import ArgumentError, check_count, shown
 from dualnet.builders import LanguageModel
+from dualnet.builders.weights import check_language_model
 from dualnet.evaluation.perplexities import Evaluation, evaluate
 
 LEVEL = 0.95  # of the interval
@@ -85,7 +86,9 @@ def compare(
     check_count("resamples", resamples)
     results: list[Any] = [first, second]
     if tokens is not None:
-        words = [getattr(model, "vocabulary", None) for model in results]
+        for name, model in zip(("first", "second"), results):
+            check_language_model(name, model)
+        words = [model.vocabulary for model in results]
         if words[0] != words[1]:
             required = "must have the vocabulary of `first`: bits per byte compare other models."
             raise ArgumentError("second", f"{required} Received: {words[1]!r}, not {words[0]!r}.")

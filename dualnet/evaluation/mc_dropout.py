@@ -12,6 +12,7 @@ from dualnet._checks import ArgumentError, is_number
 from dualnet.builders import BUILDERS, LanguageModel, Reader, questions
 from dualnet.builders.composing import without_regularization
 from dualnet.builders.stations import PLACES
+from dualnet.builders.wrapping import copy_weights
 from dualnet.cards import all_arguments, with_members
 
 
@@ -41,7 +42,7 @@ class DropoutReader(Reader):
         finally:
             random.setstate(random_state)
         super().__init__(copy.graph, functools.partial(questions.losses, training=True))
-        copy.core.set_weights(model.core.get_weights())
+        copy_weights(model, copy)
         # All rows share the masks of weights and, where the rows do not draw words for
         # themselves, of words: passes that are read side by side would not be independent.
         self.masks_differ_by_row = active <= {f"{place}_dropout" for place in (*PLACES, "gate")}
