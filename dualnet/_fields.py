@@ -224,6 +224,8 @@ def _check(field: dataclasses.Field[object], value: object) -> None:
         (_checks.check_rate if name.endswith("_dropout") else _checks.check_penalty)(name, value)
     elif kind == "int":
         _checks.check_count(name, value, least=int(name.endswith(("units", "_layers"))))
+    elif kind.startswith("list[") and not isinstance(value, list):
+        raise _checks.ArgumentError(name, "must be a list.", **{name: value})
 
 
 def kind_of(field: dataclasses.Field[object]) -> str:

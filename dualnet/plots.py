@@ -120,7 +120,7 @@ def plot_bars(
     figure, grid = _grid(len(panels), columns=3, width=3.6, height=0.3 * most + 1.2)
     figure.suptitle(title)
     for (name, bars), axes in zip(panels.items(), grid):
-        labels, values = zip(*bars)
+        labels, values = zip(*bars) if bars else ((), ())
         axes.bar_label(axes.barh(range(len(bars)), values), fmt="%.3f", padding=2, fontsize=8)
         axes.set_yticks(range(len(bars)), map(_short, labels))
         # The same bar width everywhere.

@@ -656,7 +656,9 @@ def test_a_run_is_exported(cli, run, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_file_of_bytes_is_measured_on_the_validation_text_of_the_run(cli, run, tmp_path):
+def test_a_file_of_bytes_is_measured_on_the_validation_text_of_the_run(
+    cli, run, tmp_path, monkeypatch
+):
     needed("litert", "ai_edge_litert.interpreter")
     tokens = min(10_000, len(runs.corpus_of_run(run).valid) - 1)
     said = cli(f"export {run} {tmp_path}/m.tflite --quantize int8")
@@ -665,6 +667,12 @@ def test_a_file_of_bytes_is_measured_on_the_validation_text_of_the_run(cli, run,
     text.write_text("a b\n")
     out = cli.json(f"export {run} {tmp_path}/m.tflite --dtype float16 --check {text}")
     assert out["check"]["tokens"] == len(dualnet.load(run).vocabulary.encode("a b\n"))
+
+    def changed(run, **settings):
+        raise ValueError("`corpus` must be that of the run")
+
+    monkeypatch.setattr(Run, "corpus", changed)
+    assert "Perplexity" not in cli(f"export {run} {tmp_path}/m.tflite --quantize int8")
 
 
 # --- bad input

@@ -219,6 +219,17 @@ def test_pairs_get_the_tokeniser_and_recipe_of_the_card_that_is_for_them(
     assert runs.read_card(tmp_path / "OWN").recipe["optimizer"] == small["optimizer"] == "adam"
 
 
+@pytest.mark.slow
+def test_a_seed_that_is_added_reads_the_pairs_as_the_others_do(cli, pairs_folder, tmp_path):
+    folder = shutil.copytree(pairs_folder, tmp_path / "multi30k")  # whose card has a tokeniser
+    train = f"train attention_gru --pairs {folder} {SIDES} --output {tmp_path}/RUNS"
+    small = "--epochs 1 --quiet --set units=4 depth=1 batch_size=12"
+    cli(f"{train} --tokenizer words --seeds 1 2 {small}")
+    cli(f"{train} --tokenizer words --seeds 3 1 2 --resume")
+    for seed in (1, 2, 3):
+        assert runs.read_card(tmp_path / f"RUNS/seed-{seed}").trained_on["tokenizer"] == "words"
+
+
 def test_translations_are_written_to_a_file_whole_or_not_at_all(cli, translator_run, tmp_path):
     command = f"translate {translator_run} --beam 2 --text 1"
     shown = cli(command)

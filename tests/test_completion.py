@@ -139,6 +139,12 @@ def test_words_of_other_scripts_begin_with_what_is_typed(kind, text):
     assert all(words_in(word) == [word] and word.startswith(begun) for word, _ in found)
 
 
+def test_a_word_longer_than_any_is_no_error_whatever_its_letters():
+    model = small(ByteTokenizer())
+    for word in ("த" * 17, "ы" * 30, "a" * 60):
+        assert all(found.startswith(word) for found, _ in dualnet.complete(model, f"the {word}"))
+
+
 def test_a_completer_reads_a_text_once_and_answers_as_a_call_does():
     model = model_of("bpe")
     complete = dualnet.Completer(model)

@@ -249,6 +249,11 @@ def test_an_error_that_nests_others_is_shortened(monkeypatch):
         corpora.load("ptb")
 
 
+def test_what_is_in_the_cache_under_other_names_is_not_fetched_again(cache):
+    folder = write(cache / "dualnet" / "ptb", name="ptb.{split}.txt")
+    assert corpora.load("ptb").source == str(folder)
+
+
 def fake_web(monkeypatch, pages, mirrors):
     """Serve `pages`, bytes or a redirect, for corpus "ptb"; return the list of requests made."""
     made = []

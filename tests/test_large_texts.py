@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import csv
+import functools
 import gzip
 import io
 import json
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -258,6 +260,10 @@ def test_a_word_that_no_model_knows_is_told_with_its_line(cli, tmp_path):
     for option in ("", "--format surprisal"):
         said = cli.call(f"score {tmp_path}/words.keras {tmp_path}/text {option}")[2]
         assert f"It is in '{tmp_path}/text', line 31." in said
+    pairs = [{"sentence_good": "the cat", "sentence_bad": f"cat {word}"} for word in ("the", "dog")]
+    (tmp_path / "pairs").write_text("\n".join(map(json.dumps, pairs)))
+    said = cli.call(f"minimal-pairs {tmp_path}/words.keras {tmp_path}/pairs")[2]
+    assert "word='dog'" in said and f"It is in '{tmp_path}/pairs', line 2." in said
 
 
 @pytest.mark.usefixtures("loaded_once")
@@ -272,6 +278,9 @@ def test_what_would_mix_two_works_is_refused(cli, places, tmp_path):
         "--format surprisal": "format = None. Received: 'surprisal'",
     }.items():
         assert message in cli.refused(f"{score} --output {out} --resume {option}")
+    words = f"{score} --format surprisal --words --output {tmp_path}/words.tsv"
+    cli(f"{words} --bow-correction")
+    assert "bow_correction = True. Received: None" in cli.refused(f"{words} --resume")
     (tmp_path / "more.txt").write_text("more")
     said = cli.refused(f"score {places['model']} {tmp_path}/more.txt --output {out} --resume")
     assert "bytes = " in said
@@ -468,6 +477,30 @@ def test_resumed_parts_equal_uninterrupted_ones(cli, command, tmp_path, parquet,
     unfinished.write_bytes(b"of a killed process")
     assert cli.json(again) == expected
     assert parts_of(tmp_path / "out.parquet") == whole and not unfinished.exists()
+
+
+@once
+def test_shards_that_begin_at_the_same_time_share_a_folder(tmp_path, monkeypatch):
+    [_] = needed("parquet", "pyarrow")
+    folder, listed = tmp_path / "all.parquet", []
+
+    def begins(path, *arguments, list_folder):
+        found = [*list_folder(path, *arguments)]
+        if path == folder and not listed:  # another shard begins, right after this one has looked
+            listed.append(found)
+            (folder / f"{_files.UNFINISHED}x").touch()
+            (folder / "_progress-2-of-2.json").write_text('{"settings": {}}')
+        return iter(found)
+
+    for name in ("iterdir", "glob"):
+        original = getattr(Path, name)
+        monkeypatch.setattr(Path, name, functools.partialmethod(begins, list_folder=original))
+    scorer = scorers.TextScorer(small(ByteTokenizer(), units=4))
+    assert outputs.Parts(folder, scorer, {}, shard=(1, 2), resume=False).after == 0
+    assert listed
+    listed.append("as does one that is only writing its first file")
+    (folder / "_progress-2-of-2.json").unlink()
+    outputs.Parts(folder, scorer, {}, shard=(1, 2), resume=False)
 
 
 # --- processes

@@ -152,6 +152,8 @@ GOOD = {"moses": "0 ||| a", "jsonl": '{"id": 0, "text": "a"}', "kaldi": "u-1 a",
         ("moses", "0 ||| \udcff", "must be UTF-8"),
         ("jsonl", "{", "line 2: Expecting property name"),
         ("jsonl", '{"text": "a"}', "an object with `id` and `text`"),
+        ("jsonl", '{"id": 0, "text": "a", "features": {"lm": null}}', "line 2: float"),
+        ("jsonl", '{"id": 0, "text": "a", "features": [1]}', "line 2: 'list' object"),
         ("trees", "(S", "is never closed"),
     ],
 )

@@ -167,6 +167,10 @@ def test_every_command_takes_a_file_and_its_run(cli, file, folder, tmp_path):
     assert cli.json(f"evaluate {run}")["perplexity"] > 1
     assert cli.json(f"score {run} --text '{line}'")["tokens"] == len(library.encode(line))
     model = dualnet.load(run)
+    with pytest.MonkeyPatch.context() as context:
+        context.setitem(sys.modules, "sentencepiece", None)
+        with pytest.raises(ImportError, match=r"need the package .*\[sentencepiece\]"):
+            dualnet.load(run)
     model.save(tmp_path / "model.keras")
     assert dualnet.load(tmp_path / "model.keras").vocabulary == model.vocabulary
     cli(f"train dual_lstm --output {run} --resume --epochs 2 --corpus {folder}")

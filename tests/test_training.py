@@ -476,6 +476,12 @@ def test_a_gate_is_trained_over_a_frozen_run_and_resumed(run, corpus, tmp_path):
         np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (after[name], weight)))
     with pytest.raises(ValueError, match="`run` must be of a model without a gate"):
         training.train_gate(folder, corpus, output=tmp_path / "none")
+    moved = shutil.copytree(run.folder, tmp_path / "moved")
+    training.train_gate(moved, corpus, epochs=3, resume=True, **quick)
+    (tmp_path / "begun").mkdir()
+    quick["output"] = tmp_path / "begun"
+    training.train_gate(run.folder, corpus, epochs=1, resume=True, **settings, **quick)
+    assert runs.read_card(tmp_path / "begun").config["gate"] == "input"
 
 
 @once

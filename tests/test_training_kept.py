@@ -68,6 +68,7 @@ def test_a_run_keeps_its_models_after_so_many_words_of_all_epochs(whole, corpus,
         assert dualnet.load(folder / "kept" / name).vocabulary == corpus.vocabulary
         lines = (folder / "kept" / name / "README.md").read_text("utf-8").splitlines()
         assert f"# RUN, {name} words" in lines and not any("unfinished" in line for line in lines)
+        assert "\n".join(lines).count(f"RUN, {name} words") == 1  # none of its numbers is replaced
     once = train(corpus, tmp_path / "RUN", epochs=1, seed=5, evaluate=False)
     assert_same(weights(folder)["300"], once.model.get_weights())
     assert not (tmp_path / "RUN" / "kept").exists()

@@ -13,7 +13,7 @@ from dualnet.tuning import load_job
 from dualnet.tuning.engine import chief as chiefs
 from dualnet.tuning.engine import processes
 from dualnet.tuning.engine.oracles import make_oracle
-from dualnet.tuning.trial import DISK_FULL, STOPPED
+from dualnet.tuning.trial import DISK_FULL, STOPPED, read_outcome
 from tests.checks import once
 from tests.searches import write_job
 
@@ -73,6 +73,7 @@ def test_a_trial_whose_process_keeps_ending_has_failed(tmp_path, monkeypatch, co
     outcome = processes.run_task(tmp_path, lambda: False)
     assert outcome.status == "failed" and how in outcome.message
     assert str(tmp_path / "log.txt") in outcome.message and len(calls) == processes.ATTEMPTS
+    assert read_outcome(tmp_path) == outcome  # which the reports read
 
 
 def test_a_process_that_meets_a_full_disk_ends_the_search(tmp_path, monkeypatch):

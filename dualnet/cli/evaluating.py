@@ -75,11 +75,6 @@ class TextOfRun(OfCorpus, OfRun, Dividing):
     """train, valid or test (default: test; a text file or a table of pairs that is not the RUN's
     own is read whole, unless --fractions divides it)."""
 
-    with_cache: list[str] | None = field(None, flags=["--cache"], nargs="*", metavar="KEY=VALUE")
-    """Add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full (default: as
-    published for the model, else size=500 weight=0.2 scale=0.3 start=at_once); or one of n-grams,
-    kind=ngram size=4000."""
-
     needs = {"corpus": ["fractions"]}
 
 
@@ -97,6 +92,13 @@ class Adapt(TextOfRun, ChoosesRule, DynamicEvaluating):
     """Options of `adapt`."""
 
     group = "learning while reading"
+
+    with_cache: list[str] | None = field(
+        None, flags=["--cache"], nargs="*", metavar="KEY=VALUE", group=""
+    )
+    """Add a neural cache, e.g. size=500 (words) weight=0.1 scale=1.0 start=when_full (default: as
+    published for the model, else size=500 weight=0.2 scale=0.3 start=at_once); or one of n-grams,
+    kind=ngram size=4000."""
 
     keep: str | None = field(None, metavar="RUN")
     """Write the adapted model into this new RUN folder."""
@@ -143,7 +145,11 @@ class Evaluate(Adapt, Evaluating, Pairs):
         "keystrokes": ["k"],
     }
     excludes = {
-        "keystrokes": {"plot", "keep", "with_cache", *Evaluating.names()}
+        "keystrokes": {
+            *{"plot", "keep", "with_cache", "beam", "protocol"},
+            *Evaluating.names(),
+            *Pairs.names(),
+        }
         - {*LearnerRule.names(), "adapt", *Options.names()},
         "dynamic": {*Evaluating.names(), *Pairs.names(), "beam", "protocol"}
         - {*DynamicEvaluating.names(), *Options.names()},
@@ -340,8 +346,9 @@ class Text:
         self.name, self.model = name_of(run, model), model
         self.by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
         self.notes: dict[str, object] = {}
-        if options.with_cache is not None:
-            cache = cache_settings(options.with_cache, run, self.corpus.name)
+        pairs = vars(options).get("with_cache")  # which `compare` lacks
+        if pairs is not None:
+            cache = cache_settings(pairs, run, self.corpus.name)
             # Of a text, a cache remembers no more words than it has.
             longest = max(len(self.corpus.split(split)) for split in SPLITS)
             used = {**cache, "size": min(cache["size"], longest)}
@@ -390,7 +397,10 @@ def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     asked = {f"cache_{key}": value for key, value in settings_of(pairs).items()}
     has_ngrams = asked.get("cache_kind") == "ngram"
     published = {} if has_ngrams else Cache.fields_of(_published_evaluation(run, corpus))
-    cache = Cache.of({"cache_size": 500, **published, **asked})
+    try:
+        cache = Cache.of({"cache_size": 500, **published, **asked})
+    except ArgumentError as error:
+        raise ValueError(str(error).replace("cache_", "")) from None
     names = ["size", "kind"] if has_ngrams else ["size", "weight", "scale", "start"]
     return {name: getattr(cache, f"cache_{name}") for name in names}
 

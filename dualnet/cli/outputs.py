@@ -188,9 +188,11 @@ class Parts(Output):
         # Fails now, without pyarrow, rather than after the first block.
         to_arrow([], self.scorer.columns)
         number, count = self.shard
-        begun = [*self.path.glob("_progress-*")]  # of all shards
-        ours = [*self.path.glob(f"_progress-*-of-{count}.json")]
-        is_foreign = any(self.path.iterdir()) and (not ours or len(ours) < len(begun))
+        # Listed once: other shards may begin right now.
+        there = [path for path in self.path.iterdir() if UNFINISHED not in path.name]
+        begun = [path for path in there if path.match("_progress-*")]  # of all shards
+        ours = [path for path in begun if path.match(f"*-of-{count}.json")]
+        is_foreign = bool(there) and (not ours or len(ours) < len(begun))
         return self.path / f"_progress-{number}-of-{count}.json", begun, is_foreign
 
     def add(self, index: int, rows: Iterable[Row]) -> bool:

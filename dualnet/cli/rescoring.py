@@ -80,7 +80,8 @@ class Rescore(Setting, Rescoring):
             if name in changed:
                 raise ArgumentError(f"--{name}", "needs --tune or --compare.")
         if self.best and table and self.output is None:
-            raise ArgumentError("--best", "needs --output FILE beside the table of --tune.")
+            option = "--tune" if self.tune else "--compare"
+            raise ArgumentError("--best", f"needs --output FILE beside the table of {option}.")
         if self.format == "kaldi" and self.output is None and not (self.best or table):
             raise ArgumentError(
                 "--output", "must be given for lists of Kaldi, which are several files, or --best."
@@ -133,6 +134,8 @@ def _names(options: Rescore, runs: Sequence[Run]) -> list[str]:
     if translators and options.input is None:
         name = str(translators[0].path)
         raise ArgumentError("--input", f"must be given for {name!r}, which translates.")
+    if options.input is not None and not translators:
+        raise ArgumentError("--input", "needs a RUN that translates.")
     paths = [run.path.resolve() for run in runs]
     names = [path.stem if path.suffix == ".keras" else path.name for path in paths]
     for name in names:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dualnet.scorers import Scorer, TextScorer
 
 # Of the options: what the rows depend on, beside the model and the input.
-DECISIVE = {"adapt", "format", "shard", "temperature", "entropy", "words", "split_punctuation"}
+DECISIVE = {"format", "shard", *Surprising.names()}
 HIDDEN = {"sentence_id", "log_probability"}  # of a row, in the list that --json prints
 
 
@@ -207,7 +207,7 @@ def _scored(
             try:
                 rows = scorer.rows([*map(options.read, block.lines)], block.first)
             except ArgumentError as error:
-                if place := _culprit(scorer, block):
+                if place := _culprit(options, scorer, block):
                     raise ValueError(f"{error} It is in {place}.") from None
                 raise
             yield block, rows
@@ -215,11 +215,13 @@ def _scored(
             bar.update(task, completed=block.lines[0].start, figures=f"{rate:,.0f} tokens/s")
 
 
-def _culprit(scorer: "Scorer", block: Block) -> str:
+def _culprit(options: Streaming, scorer: "Scorer", block: Block) -> str:
     """Return the place of the text that the model's tokeniser cannot read, or ""."""
     for line in block.lines:
+        item = options.read(line)
         try:
-            scorer.model.vocabulary.encode(line.text)
+            for text in [item] if isinstance(item, str) else [item.good, item.bad]:
+                scorer.model.vocabulary.encode(text)
         except ArgumentError:
             return line.place
     return ""

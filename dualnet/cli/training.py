@@ -157,7 +157,8 @@ def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:
     Pairs have the tokenisers of the RUN to go on from, if there is one. By default, those that
     `card` lists have as many tokens as it says.
     """
-    folder = Path(options.output, f"seed-{options.seeds[0]}" if options.seeds else "")
+    seeds = [Path(options.output, f"seed-{seed}") for seed in options.seeds or ()]
+    folder = next(filter(card_of_run, seeds), Path(options.output))
     if options.pairs is None:
         if options.corpus is None and not options.resume:
             raise ArgumentError(
@@ -175,7 +176,7 @@ def _corpus_or_pairs(options: Train, card: Card) -> str | Corpus | PairCorpus:
         if options.resume:
             most = run.trained_on.get("pairs", {}).get("max_tokens")
             settings["max_tokens"] = options.max_tokens or most
-    elif is_open and name in card.corpora:
+    elif settings["tokenizer"] is None and name in card.corpora:
         size = zoo.card(options.name, name).config.get("vocabulary_size")
         settings["tokenizer"] = size and f"bpe:{size}"
     return options.read_pairs(**settings)

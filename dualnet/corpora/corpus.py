@@ -148,9 +148,9 @@ def load(
 
     White space separates words: punctuation must be apart from them. The vocabulary lists the
     words of train by descending count, and has `<unk>` for all others. Train has `<unk>`, too, so
-    that a model learns to expect new words: words that occur once are read as `<unk>` unless train
-    spells `<unk>`. If no word is that rare, the rarest one is, with a warning. A `min_count` of 1
-    keeps all words; training then never sees `<unk>`.
+    that a model learns to expect new words: words that occur once are read as `<unk>` unless at
+    least one word in 1,000 is `<unk>` already. If no word is that rare, the rarest one is, with a
+    warning. A `min_count` of 1 keeps all words; training then never sees `<unk>`.
 
     A named corpus is looked for in `path`, then in its folder in the environment variable
     DUALNET_DATA, then in the cache (`~/.cache/dualnet/NAME`, or under XDG_CACHE_HOME);

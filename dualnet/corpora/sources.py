@@ -149,14 +149,13 @@ def find(name: str, path: StrPath | None, download: bool) -> Path:
         if (parent / name).is_dir():
             return parent / name
     cache = cache_folder() / name
-    missing = [split for split in SPLITS if not (cache / f"{split}.txt").is_file()]
-    if missing and name in DOWNLOADS and download:
-        _download(name, missing, cache)
-    elif missing:
-        with contextlib.suppress(FileNotFoundError):
-            split_files(cache)  # placed there by hand, under other names
-            return cache
+    with contextlib.suppress(FileNotFoundError):
+        split_files(cache)  # also what was placed there by hand, under other names
+        return cache
+    if name not in DOWNLOADS or not download:
         raise _missing(name, "may not be downloaded" if name in DOWNLOADS else "has no download")
+    missing = [split for split in SPLITS if not (cache / f"{split}.txt").is_file()]
+    _download(name, missing, cache)
     return cache
 
 

@@ -314,27 +314,18 @@ def likeliest_step(
 
     def step(tokens, states):
         logits, states = advance(tokens, [*constants, *states])
-        return *_likeliest_words(logits[:, -1], beam, excluded_ids), states
+        logits = logits[:, -1]
+        highest = ops.max(logits, axis=-1, keepdims=True)
+        sums = ops.sum(ops.exp(logits - highest), axis=-1, keepdims=True)
+        is_excluded = np.isin(range(logits.shape[-1]), [*excluded_ids])
+        if is_excluded.any():
+            logits = ops.where(is_excluded, NONE, logits)
+        # float64: float32 makes ties of logits that differ.
+        likeliest, ids = top_columns(logits, beam)
+        highest, sums, likeliest = (ops.cast(x, "float64") for x in (highest, sums, likeliest))
+        return likeliest - highest - ops.log(sums), ids, states
 
     return step
-
-
-def _likeliest_words(
-    logits: Tensor, count: Tensor, excluded_ids: Collection[int]
-) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities, float64, and ids of the `count` likeliest words of each row.
-
-    Of equal ones, the lower ids. `logits` are float32 `(rows, words)`.
-    """
-    highest = ops.max(logits, axis=-1, keepdims=True)
-    sums = ops.sum(ops.exp(logits - highest), axis=-1, keepdims=True)
-    is_excluded = np.isin(range(logits.shape[-1]), [*excluded_ids])
-    if is_excluded.any():
-        logits = ops.where(is_excluded, NONE, logits)
-    # float64: float32 makes ties of logits that differ.
-    likeliest, ids = top_columns(logits, count)
-    highest, sums, likeliest = (ops.cast(x, "float64") for x in (highest, sums, likeliest))
-    return likeliest - highest - ops.log(sums), ids
 
 
 def top_columns(values: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -190,6 +190,7 @@ class Completer:
         pieces = self._vocabulary.pieces
         before, begun, spelt, may_space = pieces.typed(check_text("text", text))
         logits, states = self._state_after(before)
+        length = len(spelt.decode().removeprefix(" "))
         spelt = spelt[:LONGEST]  # no word is longer
         numbers = {"length": [len(spelt)], "may_space": [may_space], "k": [self._k]}
         numbers["spelt"] = [*spelt.ljust(LONGEST, b"\0")]
@@ -204,7 +205,6 @@ class Completer:
         lists: list[Collection[str]] = [pieces.words, *self.lists]
         if self.lists:
             lists.append(words_in(text.lower() if pieces.lowercase else text))
-        length = len(spelt.decode().removeprefix(" "))
         completions = [
             Completion(begun + word[length:], probability)
             for word, probability in words.items()

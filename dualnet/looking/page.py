@@ -60,7 +60,7 @@ class Page:
 
     def save(self, path: StrPath) -> None:
         """Write the page to the file `path`; all or nothing."""
-        check_output_file("output", path)
+        check_output_file("path", path)
         write_whole(path, self.html)
 
     def _repr_html_(self) -> str:

@@ -19,13 +19,19 @@ RECIPE = ("optimizer", "learning_rate", "epochs", "batch_size", "sequence_length
 
 
 def model_card(
-    model: LanguageModel, run: Run | None, *, name: str = "", library: str = "dualnet"
+    model: LanguageModel,
+    run: Run | None,
+    *,
+    name: str = "",
+    title: str = "",
+    library: str = "dualnet",
 ) -> str:
     """Return the text of a model card: what `model` is, read and scored, and its licence.
 
     Args:
         run: The RUN that has its weights, or None.
         name: That of a shipped model, which loads by it; by default that of the folder.
+        title: By default the name.
         library: "dualnet" or "transformers", whose use is shown.
 
     Example:
@@ -39,10 +45,9 @@ def model_card(
     import jinja2
 
     table = {} if run is None else run.table
-    title = name or model.name
+    is_folder = run is not None and run.is_folder
+    title = title or name or (run.path.resolve().name if is_folder else model.name)
     licence = shipped.licences_of(run).get(shipped.LICENCES, "").rstrip()
-    if run is not None:
-        title = name or (run.path.resolve().name if run.is_folder else title)
     recipe = table.get("recipe", {})
     template = (resources.files("dualnet.runs") / "model_card.md").read_text("utf-8")
     text = jinja2.Template(template, trim_blocks=True, keep_trailing_newline=True).render(

@@ -207,7 +207,7 @@ class Run:
         self.check_sums()
         try:
             return loading.build_with_weights(card, self)
-        except FileNotFoundError:
+        except (FileNotFoundError, ImportError):
             raise
         except Exception as error:  # only possible in an edited folder without sums.json
             raise ValueError(

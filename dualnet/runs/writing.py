@@ -36,5 +36,4 @@ def write_files(
     sources = [*sources]
     copy_licences(folder, *sources)
     run_folder.write_words(folder, *sources)
-    text = model_card(model, Run.open_folder(folder))
-    write_whole(folder / README, text.replace(folder.name, title or folder.name))
+    write_whole(folder / README, model_card(model, Run.open_folder(folder), title=title))

@@ -281,7 +281,7 @@ def _ids_to_check(model: LanguageModel, request: Exporting) -> np.ndarray | None
     elif model.run is not None and (request.quantize or request.dtype):
         try:
             ids = model.run.corpus(download=False).valid
-        except FileNotFoundError:  # as of a shipped model
+        except (FileNotFoundError, ValueError):  # as of a shipped model, or it has changed
             return None
     else:
         return None

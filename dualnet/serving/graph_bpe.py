@@ -53,9 +53,7 @@ class GraphBPE(tf.Module):
         self._classes = tf.constant([NONE, *classes])
         self.lower = GraphLower() if tokenizer.lowercase else tf.identity
         self._lower_of_file = GraphLower(lower_case()) if parts.lowercases else tf.identity
-        self._set_merges(parts.merges)
-
-    def _set_merges(self, merges: list[tuple[int, int, int]]) -> None:
+        merges = parts.merges
         left, right, merged = np.array(merges, "int64").reshape(-1, 3).T
         keys = left * self._row + right
         order = np.argsort(keys)

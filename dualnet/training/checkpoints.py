@@ -132,11 +132,6 @@ def restore(
     return None
 
 
-def exist(folder: Path) -> bool:
-    """Return True if the RUN folder holds a checkpoint, intact or damaged."""
-    return bool(newest_first(folder))
-
-
 def peek(folder: Path) -> Progress | None:
     """Return the progress of the newest intact checkpoint, without loading its variables."""
     for path in newest_first(folder):

@@ -43,7 +43,7 @@ def fit(training: Training, callbacks: "Callbacks") -> None:
     """Fit the model until the training is over; go back where it diverges and may restart."""
     model = training.model
     callbacks.begin()
-    if training.recipe.on_divergence == "restart" and not checkpoints.exist(training.folder):
+    if training.recipe.on_divergence == "restart" and not checkpoints.newest_first(training.folder):
         callbacks.checkpoint.save()
     is_over = not training.progress.step and callbacks.is_over()
     while not is_over:
@@ -451,13 +451,15 @@ class Checkpoint(Stage):
 
     def refuse_to_go_on(self, reason: str) -> NoReturn:
         folder, progress = self.training.folder, self.training.progress
+        has_norm = self.training.recipe.global_clipnorm  # which excludes clipnorm
+        clip = "a smaller global_clipnorm" if has_norm else "clipnorm=1"
         way_out = "Train again"
-        if checkpoints.exist(folder):
+        if checkpoints.newest_first(folder):
             way_out = f"The last checkpoint in {str(folder)!r} is intact: resume from it with "
             way_out += "--resume, or train again"
         raise DivergedError(
             reason,
             f"{reason}, in epoch {len(progress.history) + 1} by step {progress.step}. {way_out}, "
             f"with a smaller learning_rate (it was {self.training.plan.learning_rate:g}) or with "
-            "clipnorm=1.",
+            f"{clip}.",
         )

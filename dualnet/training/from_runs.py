@@ -20,7 +20,7 @@ from dualnet.runs.shipped import source_of
 from dualnet.runs.writing import write_run
 from dualnet.training.initial_weights import is_gated
 from dualnet.training.loop import Run, train
-from dualnet.training.start import FinishedError
+from dualnet.training.start import FinishedError, has_begun
 
 SEEDS = "seeds.json"
 FIGURES = ("valid_", "test_")  # begin the names of those that are compared
@@ -65,14 +65,15 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
             f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
             f"gate={card.config['gate']!r}. Continue its training with --resume.",
         )
-    if not settings.get("resume"):  # a resumed run keeps the settings that it started with
+    resumes = settings.get("resume") and has_begun(Path(output))
+    if not resumes:  # a resumed run keeps the settings that it started with
         published = zoo.card(GATED)
         gate = {key: value for key, value in published.config.items() if key.startswith("gate")}
         recipe = {**published.recipe, "batching": card.recipe.get("batching", "streams")}
         # A card instead of overrides, some of which share their name with an argument of a cell.
         card = dataclasses.replace(card, config={**card.config, **gate}, recipe=recipe, seed=None)
     try:
-        return train(card, corpus, output=output, weights=run, **settings)
+        return train(card, corpus, output=output, weights=None if resumes else run, **settings)
     except ArgumentError as error:
         if error.argument != "weights":
             raise

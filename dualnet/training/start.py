@@ -410,7 +410,7 @@ def resumed(
         remove_unfinished(folder)
         remove_unfinished(folder / kept.FOLDER)
         run = Run.open_folder(folder)
-        has_checkpoint = checkpoints.exist(folder)
+        has_checkpoint = bool(checkpoints.newest_first(folder))
         _check_resumable(run, has_checkpoint)
         read_as, overrides = initial_weights.reading(corpus, settings)
         changes = with_names(overrides) | read_as
@@ -499,10 +499,13 @@ def _check_unfinished(run: Run, recipe: Recipe, *, may_be_finished: bool) -> Non
     evaluated = run.results.get("epochs")
     if may_be_finished or evaluated != len(history) or plan(recipe, history) is not None:
         return
-    last = f", the last in round {rounds} of fine-tuning" if rounds else ""
+    last, way_out = "", f"--epochs (such as {evaluated + 1}) or patience, or set finetune"
+    if rounds:
+        last = f", the last in round {rounds} of fine-tuning"
+        way_out = "finetune_epochs, or set finetune='until_no_gain'"
     raise FinishedError(
         f"The run in {str(run.path)!r} is finished: it has {evaluated} epochs{last}. To continue, "
-        f"give more --epochs (such as {evaluated + 1}) or patience, or set finetune."
+        f"give more {way_out}."
     )
 
 

@@ -108,7 +108,7 @@ def write_report(folder: Path, job: Job, rows: Sequence[Row]) -> None:
         table.append([*figures, *drawn, message])
     write_csv(folder / "trials.csv", table)
     if best := best_row(rows):
-        write_best(folder, job, best, len(rows))
+        write_best(folder, job, best, len(completed_rows(rows)))
 
 
 def write_plot(folder: Path, job: Job, rows: Sequence[Row]) -> None:

@@ -28,6 +28,7 @@ from dualnet.training import Recipe, card_for, split_overrides, versions
 from dualnet.training.from_runs import GATED
 from dualnet.training.initial_weights import load_with, reading
 from dualnet.training.interrupts import Interrupts, Stopped
+from dualnet.training.recipe import plain
 from dualnet.tuning.engine.chief import Chief, chief_address, role, serve
 from dualnet.tuning.engine.oracles import make_oracle
 from dualnet.tuning.engine.tuner import Tuner
@@ -221,6 +222,7 @@ def search(
     request = Searching(**limits)
     job = job if isinstance(job, Job) else load_job(job)
     read_as, overrides = reading(corpus, settings)
+    overrides = {name: plain(value) for name, value in overrides.items()}  # as files hold them
     job = _changed(job, request).with_settings(overrides)
     _check(job)
     if process_role == "chief" and request.workers != 1:

@@ -91,13 +91,13 @@ def read_nbest(
 def _parsed(path: StrPath, parse: Callable[[str], Value]) -> Iterator[Value]:
     """Yield what `parse` returns for each line that is not empty.
 
-    A `ValueError` of `parse` becomes one that names the file and the line.
+    An error of `parse` becomes one that names the file and the line.
     """
     for line in lines(path):
         if text := line.text.removesuffix("\n"):
             try:
                 value = parse(text)
-            except ValueError as error:
+            except (ValueError, TypeError, AttributeError) as error:
                 raise _malformed(line.place, str(error)) from None
             yield value
 

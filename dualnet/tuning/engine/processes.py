@@ -52,7 +52,9 @@ def run_task(
     hint = " It may need more memory than there is." if code == -signal.SIGKILL else ""
     output = f"Its output is in {str(folder / 'log.txt')!r}."
     message = f"Its process ended with code {code}, {ATTEMPTS} times.{hint} {output}"
-    return Outcome(status="failed", message=message)
+    outcome = Outcome(status="failed", message=message)
+    outcome.write(folder)  # for the reports
+    return outcome
 
 
 def disk_full(folder: Path) -> OSError:
