@@ -1,7 +1,7 @@
 """Trains the models of docs/results.md, one after another, and compares them with the papers.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
-       [--group NAME ...] [--run "NAME seed N" ...] [--dtype-policy POLICY] [--set KEY=VALUE ...]
+       [--group NAME ...] [--run "NAME seed N" ...] [--set KEY=VALUE ...]
        [--done benchmarks/results/FILE.csv ...]
 
 The queue is benchmarks/published.toml. A run over another one is a gate on it, and one over several
@@ -13,9 +13,10 @@ protocols. Groups that choose settings stop at the perplexities on valid. Ctrl-C
 finishes the step under way, saves and stops; the same command resumes, also after a kill.
 Several commands may share OUTPUT, one for each core: none takes a run that another has. One that
 is started with `nice` yields to all other work, also where Linux shares cores by session.
-`--set` and `--dtype-policy` override the queue: `--dtype-policy float32` is for a processor on
-which bfloat16 is slower, `--set epochs=1` for a first look. What a file of `--done`, an earlier
-`published.csv`, has whole is copied, and not run again unless a gate or an ensemble needs it.
+`--set` overrides the queue: `--set dtype_policy=float32` is for a processor on which bfloat16 is
+slower, `--set epochs=1` for a first look in an OUTPUT of its own. What a file of `--done`, an
+earlier `published.csv`, has whole is copied, and not run again unless a gate or an ensemble needs
+it.
 
 On a GPU, put KERAS_BACKEND=jax in front, and `timeout 25m` if there is no more time than that.
 Models that leave it idle can share it, a command each, with XLA_PYTHON_CLIENT_MEM_FRACTION=0.15.
@@ -27,6 +28,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import sys
 import time
 import tomllib
@@ -47,7 +49,6 @@ from dualnet import (
     generation,
     runs,
     training,
-    zoo,
 )
 from dualnet._files import write_whole
 from dualnet.cli.command import settings_of
@@ -96,11 +97,7 @@ class Run:
         changed = self.settings.keys() - {"epochs", "dtype_policy", "averaging"}
         if changed or self.over or self.group.tokenizer:
             return None
-        return self.card.published.get("static")
-
-    @property
-    def card(self) -> zoo.Card:
-        return training.card_for(self.model, self.group.corpus)
+        return training.card_for(self.model, self.group.corpus).published.get("static")
 
     def folder(self, output: Path) -> Path:
         return output / self.group.name / self.name.replace(" ", "-")
@@ -127,7 +124,7 @@ class Run:
 
     def is_finished(self, output: Path) -> bool:
         if self.group.chooses:
-            return len(self.history(output)) == self.settings["epochs"]
+            return len(self.history(output)) >= self.settings["epochs"]
         return bool(self.results(output)) and {*self.then} <= self.evaluations(output).keys()
 
     def is_whole_in(self, done: dict[tuple[str, str], Any]) -> bool:
@@ -161,7 +158,8 @@ class Run:
         folder = self.folder(output)
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
-        settings = {} if resume else dict(self.settings)
+        kept = {"epochs"} if resume else {*self.settings}
+        settings = {name: self.settings[name] for name in self.settings if name in kept}
         if self.group.rates and not resume:
             settings["learning_rate"] = self.best_rate(rows_of([output / "published.csv"]))
         settings["evaluate"] = not self.group.chooses
@@ -329,7 +327,8 @@ def evaluate(folder: Path, name: str, splits: dict[str, Any]) -> None:
 
 def combine(members: list[Path], folder: Path, splits: dict[str, Any]) -> None:
     """Write the ensemble of `members` into `folder`, and measure it."""
-    if not folder.is_dir():
+    if not (folder / "README.md").is_file():  # which is written last
+        shutil.rmtree(folder, ignore_errors=True)
         training.combine_runs(members, folder)
     model = runs.load(folder)
     found = {f"{s}_perplexity": evaluation.perplexity(model, ids) for s, ids in splits.items()}
@@ -379,13 +378,15 @@ def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], A
                 writer.writerows(done.get((group.name, run.name), []))
             for row in run.history(output):
                 writer.writerow(row | names)
-            hours = {"core_hours": run.core_hours(output)}
             if results := run.results(output):
                 valid, test = run.published or ("", "")
-                published = {"published_valid": valid, "published_test": test}
-                policy = {"dtype_policy": run.settings.get("dtype_policy", "float32")}
-                row = results | names | published | hours | policy
-                writer.writerow(row | {"epoch": results["epochs"]})
+                recipe = runs.read_card(run.folder(output)).recipe
+                about = {
+                    "published_valid": valid, "published_test": test,
+                    "core_hours": run.core_hours(output), "epoch": results["epochs"],
+                    "dtype_policy": recipe.get("dtype_policy", "float32"),
+                }  # fmt: skip
+                writer.writerow(results | names | about)
             for name, measured in run.evaluations(output).items():
                 writer.writerow(measured | names | {"evaluation": name})
     write_whole(output / "published.csv", text.getvalue())
@@ -399,7 +400,6 @@ def main() -> None:
     names = sorted({run.name for group in queue.values() for run in group.runs})
     parser.add_argument("--run", nargs="+", choices=names, metavar="NAME", dest="names",
                         help="train only these runs, such as 'encdec seed 2'")  # fmt: skip
-    parser.add_argument("--dtype-policy", help="in place of that of the queue, e.g. float32")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides",
                         help="settings in place of those of the queue, e.g. epochs=1")  # fmt: skip
     parser.add_argument("--done", nargs="+", type=Path, default=[], metavar="FILE",
@@ -407,8 +407,6 @@ def main() -> None:
     options = parser.parse_args()
     done = rows_of(options.done)
     overrides = settings_of(options.overrides)
-    if options.dtype_policy:
-        overrides["dtype_policy"] = options.dtype_policy
     queue = read_queue(overrides)
     with contextlib.suppress(OSError):  # else `nice` counts only within a session (`setsid`)
         Path("/proc/self/autogroup").write_text(str(os.nice(0)))
