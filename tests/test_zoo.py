@@ -527,7 +527,8 @@ def test_the_queue_of_benchmarks_has_settings_that_its_models_take():
     queue = published.read_queue({})
     for group in queue.values():
         for run in group.runs:
-            training.split_overrides(run.card, run.settings)
+            card = training.card_for(run.model, group.corpus)
+            training.split_overrides(card, run.settings)
     for name in zoo.list_models():
         for table in zoo.card(name).corpora:
             for measured in zoo.card(name, table).measured:
