@@ -139,7 +139,7 @@ def dynamic_evaluation(
 
     Rules:
 
-    - "nadam", as Oliva and Lago-Fernandez: `keras.optimizers.Nadam`.
+    - "nadam", as Oliva and Lago-Fernandez: `keras.optimizers.Nadam`; its defaults are ours.
     - "sgd", as Krause et al.: w <- w - learning_rate g + decay (w0 - w), with w0 the weights
       at the start.
     - "rms", as Krause et al.: w <- w - learning_rate g / (R + epsilon) + min(decay D, 1)

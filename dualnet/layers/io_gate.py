@@ -13,8 +13,8 @@ class IOGate(FeatureGate):
     g_t = sigmoid(W_g drop(e'_t) + b_g),  P_(t+1) = softmax(g_t * s_t)
 
     e' is the gate's own embedding and s_t the logits with their bias. The layer returns
-    `g_t * s_t`. With `use_hidden` W'_g reads [h_t ; drop(e'_t)] (Eq. 10), where
-    h_t is not dropped out. A bias far above 0 leaves the logits unchanged.
+    `g_t * s_t`. With `use_hidden` W'_g reads [h_t ; drop(e'_t)] (Eq. 10); that h_t is
+    not dropped out is our reading. A bias far above 0 leaves the logits unchanged.
 
     The product with W_g runs in the compute dtype, everything else in float32.
 
