@@ -45,8 +45,8 @@ def model_card(
     import jinja2
 
     table = {} if run is None else run.table
-    is_folder = run is not None and run.is_folder
-    title = title or name or (run.path.resolve().name if is_folder else model.name)
+    own = run.path.resolve().name if run is not None and run.is_folder else model.name
+    title = title or name or own
     licence = shipped.licences_of(run).get(shipped.LICENCES, "").rstrip()
     recipe = table.get("recipe", {})
     template = (resources.files("dualnet.runs") / "model_card.md").read_text("utf-8")
