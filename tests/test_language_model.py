@@ -155,6 +155,21 @@ def test_neither_validation_nor_another_evaluation_disturbs_training(build, corp
         assert_same(other, ends[0])
 
 
+@once
+def test_what_is_frozen_is_still_frozen_after_loading(tmp_path):
+    tokens = tokens_of((4, 3))
+    model = language_model(12, units=4)
+    model.get_layer("embedding").trainable = False
+    model.compile("adam", run_eagerly=True)
+    model.fit(tokens, tokens, batch_size=4, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    for end in (model, loaded):
+        end.fit(tokens, tokens, batch_size=4, verbose=0)
+    assert_same(values(model), values(loaded))
+    assert loaded.optimizer.iterations == 2
+
+
 @pytest.mark.slow
 def test_save_load_and_go_on_equals_one_run(build, corpus, tmp_path):
     train = corpus.batches("valid", batch_size=4, sequence_length=6)
@@ -235,6 +250,17 @@ def test_targets_below_zero_and_padding_count_for_nothing(kind):
     logits = model(x)
     right = np.exp(nll(logits, np.maximum(y, 0))[kept].mean())
     np.testing.assert_allclose(model.evaluate(x, y, **settings)[1], right, rtol=1e-5)
+
+
+@once
+def test_metrics_of_ones_own_read_targets_below_zero_as_weight_0():
+    x = tokens_of((4, 6), words=9)
+    y = np.where(np.arange(6) < 4, x, -1)
+    model = language_model(9, units=4)
+    metrics = [keras.metrics.SparseCategoricalCrossentropy(from_logits=True, name="nll")]
+    model.compile("sgd", weighted_metrics=metrics)
+    found = model.evaluate(x, y, batch_size=4, verbose=0, return_dict=True)
+    assert found["nll"] == pytest.approx(np.log(found["perplexity"]), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -469,8 +495,11 @@ def test_weights_of_rows_count_as_weights_of_their_tokens():
         model.fit(tokens, tokens, sample_weight=weights, batch_size=4, verbose=0)
         model.train_on_batch(tokens, tokens, sample_weight=weights)
         loss = model.evaluate(tokens, tokens, sample_weight=weights, batch_size=4, verbose=0)[0]
-        found.append([*model.get_weights(), np.array(loss)])
+        valid = {"validation_data": (tokens, tokens, weights), "verbose": 0, "batch_size": 4}
+        last = model.fit(tokens, tokens, **valid).history["val_loss"]
+        found.append([*model.get_weights(), np.array([loss, *last])])
     assert_same(*found)
+    model.fit(tokens, tokens, **valid | {"validation_data": (tokens, tokens, of_rows)})
 
 
 def test_a_batch_without_weight_has_no_loss_and_changes_nothing():

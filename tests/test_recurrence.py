@@ -7,6 +7,7 @@ from keras import ops
 
 from dualnet.layers import (
     DepthGatedLSTMCell,
+    ElmanCell,
     GRUCell,
     LayerNormLSTMCell,
     LSTMCell,
@@ -282,6 +283,24 @@ def test_a_bidirectional_recurrence_is_a_bidirectional_rnn_of_keras(
     assert ours.output_shape == kerass.output_shape
 
 
+def test_a_cell_of_ones_own_trains_again_wherever_keras_builds_it(rng, tmp_path):
+    features, targets = normal(rng, BATCH, TIME, 3), normal(rng, BATCH, 1)
+
+    def trains(layer):
+        model = keras.Sequential([keras.Input((TIME, 3)), layer, keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+        model.fit(features, targets, verbose=0)
+        return model
+
+    model = trains(Recurrence(DiagonalCell(4), return_sequences=False, return_state=False))
+    model.save(tmp_path / "model.keras")
+    keras.models.load_model(tmp_path / "model.keras").fit(features, targets, verbose=0)
+    trains(keras.layers.RNN(DiagonalCell(4)))
+    cell = DiagonalCell(4)
+    cell(features[:, 0], [normal(rng, BATCH, 4)])
+    trains(Recurrence(cell, return_sequences=False, return_state=False))
+
+
 @pytest.mark.slow
 def test_a_sequential_model_of_features_trains_and_is_saved(rng, tmp_path):
     cell = MogrifierLSTMCell(UNITS, rounds=2, rank=2, recurrent_dropout=0.2)
@@ -317,6 +336,8 @@ def test_the_last_output_of_a_row_of_padding_is_zero(rng):
 def test_one_state_may_be_given_alone_and_a_missing_one_is_told(rng):
     layer, sequence, state = a_recurrence("GRUCell", rng), a_sequence(rng), normal(rng, BATCH, 4)
     assert_close(layer(sequence, initial_state=state), layer(sequence, initial_state=[state]))
+    for cell in (ElmanCell(4), GRUCell(4)):  # as Keras's own cells take it
+        assert_close(*([cell(sequence[:, 0], h)[0]] for h in (state, [state])))
     with pytest.raises(ValueError, match="`initial_state` must be a list of 2 tensors"):
         a_recurrence("LSTMCell", rng)(sequence, initial_state=[state])
 

@@ -32,7 +32,8 @@ class LanguageModel(StreamModel):
     batches as parallel streams: row b of a batch continues row b of the batch before, from zeros at
     the start of each epoch. Training and evaluation carry separate states, so that validation
     leaves training untouched. `fit` never shuffles, since streams have an order. A target below 0
-    counts for nothing, and neither does what `padded` takes for padding.
+    counts for nothing, and neither does what `padded` takes for padding, but in unweighted
+    `metrics` of your own, as in Keras: give them as `weighted_metrics`.
 
     `compile` needs no loss: the default is the mean negative log-likelihood of the targets,
     in nats per token, plus the penalties. A loss given to `compile` replaces it, but not the
@@ -336,6 +337,7 @@ class LanguageModel(StreamModel):
             **self._settings(),
             **({"parts": modules} if modules else {}),
             "loss_reduction": self.loss_reduction,
+            "trainable": [weight.trainable for weight in self.core.weights],
             "vocabulary": None if vocabulary is None else vocabulary.get_config(),
         }
 
@@ -346,6 +348,9 @@ class LanguageModel(StreamModel):
         model.loss_reduction = config["loss_reduction"]
         if config["vocabulary"] is not None:
             model.vocabulary = from_config(config["vocabulary"])
+        # 0.2.0 wrote no "trainable".
+        for weight, trainable in zip(model.core.weights, config.get("trainable", [])):
+            weight.trainable = trainable
         return model
 
 

@@ -131,7 +131,8 @@ class StreamModel(ClearsAllGradients):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         y_pred = y_pred["logits"] if isinstance(y_pred, dict) else y_pred
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+        # Those below 0 have the weight 0, but some metrics cannot look them up.
+        return super().compute_metrics(x, ops.maximum(y, 0), y_pred, sample_weight)
 
     def train_step(self, *args):
         return super().train_step(*args[:-1], self._step_data(args[-1], training=True))
@@ -219,6 +220,8 @@ class StreamModel(ClearsAllGradients):
             data, *rest = validation_data if is_tuple else (validation_data,)
             size = kwargs.get("validation_batch_size") or batch_size
             data = self._open(self.evaluation_rows, data, size, *rest[:1])
+            if len(rest) > 1:
+                rest[1] = _weight_of_tokens(data, sample_weight=rest[1])
             validation_data = (data, *rest) if rest else untuned(data)
             self._validation_layout = self.evaluation_rows.layout
         restarts = _Restart()

@@ -153,6 +153,9 @@ class RecurrentCell(ConfiguredLayer):
         return ["recurrent_kernel"]
 
     def call(self, inputs, states, training=False, masks=None):
+        states = states if isinstance(states, list | tuple) else [states]
+        if self.input_size is None:  # Keras called `build`, that of a subclass
+            self.input_size = inputs.shape[-1]
         if masks is None and training and self.mask_specs():
             raise ValueError(
                 f"`{type(self).__name__}` with a dropout rate above 0 cannot train under "
@@ -252,9 +255,9 @@ class FusedCell(RecurrentCell):
 
 def build_cell(cell, input_shape, *others):
     """Build `cell`, unless it is; the `build` of a subclass may leave out `input_size`."""
+    if getattr(cell, "input_size", 0) is None:
+        cell.input_size = input_shape[-1]
     if not cell.built:
-        if getattr(cell, "input_size", 0) is None:
-            cell.input_size = input_shape[-1]
         cell.build(input_shape, *others)
         cell.built = True
 
