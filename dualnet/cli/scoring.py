@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from dualnet.scorers import Scorer, TextScorer
 
 # Of the options: what the rows depend on, beside the model and the input.
-DECISIVE = {"format", "shard", *Surprising.names()}
+DECISIVE = {
+    "adapt", "format", "shard", "temperature", "entropy", "words", "split_punctuation",
+    "bow_correction",
+}  # fmt: skip
 HIDDEN = {"sentence_id", "log_probability"}  # of a row, in the list that --json prints
 
 
