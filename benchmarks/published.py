@@ -382,10 +382,12 @@ def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], A
                 valid, test = run.published or ("", "")
                 recipe = runs.read_card(run.folder(output)).recipe
                 about = {
-                    "published_valid": valid, "published_test": test,
-                    "core_hours": run.core_hours(output), "epoch": results["epochs"],
+                    "published_valid": valid,
+                    "published_test": test,
+                    "core_hours": run.core_hours(output),
+                    "epoch": results["epochs"],
                     "dtype_policy": recipe.get("dtype_policy", "float32"),
-                }  # fmt: skip
+                }
                 writer.writerow(results | names | about)
             for name, measured in run.evaluations(output).items():
                 writer.writerow(measured | names | {"evaluation": name})

@@ -32,9 +32,15 @@ if TYPE_CHECKING:
 
 # Of the options: what the rows depend on, beside the model and the input.
 DECISIVE = {
-    "adapt", "format", "shard", "temperature", "entropy", "words", "split_punctuation",
+    "adapt",
     "bow_correction",
-}  # fmt: skip
+    "entropy",
+    "format",
+    "shard",
+    "split_punctuation",
+    "temperature",
+    "words",
+}
 HIDDEN = {"sentence_id", "log_probability"}  # of a row, in the list that --json prints
 
 
