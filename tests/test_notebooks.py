@@ -80,7 +80,7 @@ def check_look_and_adapt(outputs):
     (_, fixed, learning), *others = outputs.numbers("sentences = [")[1:]
     assert fixed == learning  # nothing is learnt yet
     assert sum(row[2] for row in others) < sum(row[1] for row in others)
-    assert outputs.text("again =") == "the weights are restored: True\n"
+    assert outputs.text("again =") == "the model is as it was: True\n"
 
 
 def check_own_keras_model(outputs):
