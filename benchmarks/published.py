@@ -300,7 +300,7 @@ def translate(folder: Path, corpus: Any) -> None:
 EVALUATIONS: dict[str, dict[str, Any]] = {
     "nadam": {"rule": "nadam"},
     "sgd": {"rule": "sgd"},
-    "cache": {"size": 500, "weight": 0.1, "scale": 1.0, "start": "when_full"},
+    "cache": {"size": 2000},  # the rest as Takase et al., 2017
 }
 
 
