@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from dualnet import zoo
-from dualnet.cli.listing import listed_figures, translation_results
+from dualnet.cli.listing import listed_figures, printed_pair, translation_results
 
 COLUMNS = ("static", "finetuned", "samples", "cache", "dynamic")  # published results
 BETWEEN = re.compile("(?<=<!-- models -->\n).*(?=<!-- /models -->)", re.DOTALL)
@@ -23,10 +23,10 @@ def model_table(names):
 
 
 def row_of(card):
-    results = {key: listed_figures(card.published.get(key, ())) for key in COLUMNS}
+    results = {key: printed_pair(card, key) if key in card.published else "" for key in COLUMNS}
     results["static"] = results["static"] or translation_results(card)
     if "refinetuned" in card.published:
-        results["finetuned"] += f"; {listed_figures(card.published['refinetuned'])}"
+        results["finetuned"] += f"; {printed_pair(card, 'refinetuned')}"
     of_its_size = [result for result in card.measured if "parameters" not in result]
     statics = [result["static"] for result in of_its_size if "static" in result]
     measured = listed_figures(min(statics, default=()))  # the best on validation text

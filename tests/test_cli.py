@@ -102,16 +102,20 @@ def test_the_table_has_every_card_with_what_is_published_and_measured():
 
 def test_card_says_what_is_published_and_what_is_our_choice(cli):
     out = cli("card awd_lstm_iog")
-    assert "published   cache: perplexity 53.30 validation, 53.00 test" in out
+    assert "published   cache: perplexity 53.3 validation, 53.0 test" in out
     assert "[evaluation]\ncache_size = 500\n" in out
     assert "cache_scale = 1.0  (our choice; not in the paper)" in out
     assert "[evaluation]" not in cli("card lstm")
     out = cli("card dual_lstm --corpus wikitext-2")
     assert "20,950,200" in out and "85.88" in out and "lower-cased" in out
+    out = cli("card dual_dlstm --corpus wikitext-2")  # digits are those of the paper
+    assert "dynamic: perplexity 61.10 validation, 57.10 test" in out
+    assert "static: perplexity - validation, 96 test" in cli("card dglstm")
     out = cli("card attention_lstm --corpus multi30k")
     assert (
         "4,262,832 parameters: perplexity 10.21/9.83, bleu 22.92/23.10, bleu multi30k 23.2" in out
     )
+    assert "units = 200\n" in out and 'cell = "lstm"  (our choice; not in the paper)\n' in out
     out = cli("card variational_lstm_medium")
     assert "mask_per_gate = true: static 81.9/79.7, deviation 0.2/0.1\n" in out
     also = cli.json("card variational_rhn")["also_published"]

@@ -1,9 +1,10 @@
 """The commands that show what there is: `list`, `card`, `data` and `tokenizer`."""
 
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dualnet._checks import ArgumentError, is_number
 from dualnet._fields import field
 from dualnet._files import check_output_file, read_json
 from dualnet.cli.command import Options, argument
-from dualnet.cli.console import Result, Table, number
+from dualnet.cli.console import Result, Table
 from dualnet.cli.options import OfModel, ReadingPairs, check_no_table
 from dualnet.corpora import SPLITS, PairCorpus
 from dualnet.requests import Dividing
@@ -61,9 +62,9 @@ dynamic evaluation. A name may stand wherever a command takes a RUN."""
 def _published_table(names: list[str]) -> Table:
     rows = []
     for card in map(zoo.card, names):
-        published = translation_results(card) or _pair(card, "static", "finetuned", "samples")
-        dynamic, corpora = _pair(card, "dynamic"), ", ".join(card.corpora)
-        rows.append([card.name, f"{card.parameters:,}", published, dynamic, corpora])
+        static = translation_results(card) or printed_pair(card, "static", "finetuned", "samples")
+        results = [static, printed_pair(card, "dynamic")]
+        rows.append([card.name, f"{card.parameters:,}", *results, ", ".join(card.corpora)])
     return Table(["model", "parameters", "published", "dynamic", "corpora"], rows)
 
 
@@ -76,12 +77,6 @@ def _pretrained_table(names: list[str]) -> Table:
         figures += [f"{figure['bits_per_byte']:.3f}" for figure in (static, dynamic)]
         rows.append([name, f"{results['parameters']:,}", *figures])
     return Table(["model", "parameters", "perplexity", "dynamic", "bits per byte", "dynamic"], rows)
-
-
-def _pair(card: zoo.Card, *keys: str) -> str:
-    """Return the first published result among `keys`, or "-"."""
-    pair = next((card.published[key] for key in keys if key in card.published), [math.nan] * 2)
-    return "-" if all(map(math.isnan, pair)) else "/".join(map(number, pair))
 
 
 class ShownCard(OfModel):
@@ -124,8 +119,8 @@ def _about(name: str, card: zoo.Card, run: Run | None) -> Iterator[str]:
         yield f"seed        {card.seed}"
     if card.lowercase:
         yield "text        lower-cased"
-    for key, pair in card.published.items():
-        valid, test = map(number, pair)
+    for key in card.published:
+        valid, test = printed_pair(card, key).split("/")
         if key == "bleu" or key.startswith("rouge"):
             yield f"published   {key.upper().replace('_', '-')} {test} test"
         else:
@@ -146,6 +141,12 @@ def _settings(card: zoo.Card) -> Iterator[str]:
         for key, value in settings.items():
             ours = "  (our choice; not in the paper)" if f"{section}.{key}" in card.ours else ""
             yield f"{key} = {json.dumps(value, default=str)}{ours}"
+
+
+def printed_pair(card: zoo.Card, *keys: str) -> str:
+    """Return the first published result among `keys`, in the digits of all of the card, or "-"."""
+    pair = next((card.published[key] for key in keys if key in card.published), [])
+    return listed_figures(pair, card.published.values()) or "-"
 
 
 def translation_results(card: zoo.Card) -> str:
@@ -172,9 +173,13 @@ def listed_result(result: Mapping[str, object]) -> str:
     return ": ".join(", ".join(parts) for parts in (setup, figures) if parts)
 
 
-def listed_figures(values: Sequence[float]) -> str:
-    """Return "validation/test" in the digits of the longer one, with "-" for a missing figure."""
-    digits = max((len(str(x).partition(".")[2]) for x in values if not math.isnan(x)), default=0)
+def listed_figures(values: Sequence[float], others: Iterable[Sequence[float]] = ()) -> str:
+    """Return "validation/test" in the digits of the longest, with "-" for a missing figure.
+
+    `others` are printed beside it, with as many digits.
+    """
+    every = itertools.chain(values, *others)
+    digits = max((len(str(x).partition(".")[2]) for x in every), default=0)
     return "/".join("-" if math.isnan(value) else f"{value:.{digits}f}" for value in values)
 
 
