@@ -25,8 +25,9 @@ class Encoder(Station):
     (depth-gated LSTM)."""
 
     encoder_merge: str = choice("sum", ("sum", "concatenate"))
-    """How both directions become one vector for each position, and one first state: "sum" (DOC); or
-    "concatenate", with half of the units in each direction."""
+    """How both directions become one vector for each position, and one first state: "sum", as in
+    the code that the authors of DOC modified (their paper does not say); or "concatenate", with
+    half of the units in each direction."""
 
     first_state: str = choice("encoder", ("encoder", "learned", "zeros"))
     """Where the decoder starts: "encoder", layer by layer from the states after the last step of
