@@ -121,10 +121,10 @@ def with_cache(
 
     The cache is part of the state, so that all functions that take a model take this one. It
     is meant for a trained model: `fit` would learn through a neural cache. Weights below a cache of
-    n-grams learn as if it were not there. Tune a neural cache on the validation text. Its defaults
-    are those of Takase et al., 2017. AWD-LSTM has size=500,
-    weight=0.1, scale=1.0 on PTB, size=3785, weight=0.1279, scale=0.662 on WikiText-2, and
-    start="when_full".
+    n-grams learn as if it were not there. Tune a neural cache on the validation text. Its default
+    weight and scale are fixed in the released code of Takase et al., 2017; their paper is silent
+    about them. AWD-LSTM has size=500, weight=0.1, scale=1.0 on PTB, size=3785, weight=0.1279,
+    scale=0.662 on WikiText-2, and start="when_full".
 
     Args:
         model: `LanguageModel`.

@@ -7,7 +7,7 @@ from dualnet._checks import check_choice, check_count, check_fraction, check_pen
 from dualnet.layers._configured import ConfiguredLayer
 
 STARTS = ("at_once", "when_full")
-WEIGHT, SCALE = 0.2, 0.3  # the defaults, those of Takase et al.
+WEIGHT, SCALE = 0.2, 0.3  # the defaults, those in the code of Takase et al.
 SMALLEST = 2.0**-126  # the smallest normal float32, whose inverse is finite
 
 
