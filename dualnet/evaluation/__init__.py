@@ -1,4 +1,4 @@
-"""Token-exact perplexity whatever the batching; scores of texts and of translations."""
+"""Perplexity, exact to the token; scores of texts and of translations."""
 
 from dualnet.evaluation.causality import Causality, check_causal
 from dualnet.evaluation.comparing import Comparison, compare
