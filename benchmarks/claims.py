@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = "*-miniature*.csv", "*-translation.csv"
 BETWEEN = re.compile("(?<=<!-- claims -->\n).*(?=<!-- /claims -->)", re.DOTALL)
 LEVEL = 0.05
-SEEDS = 3  # of each model, to decide
+SEEDS, MOST_SEEDS = 3, 9999  # of each model, to decide
 HEAD = """\
 | claim | where | published | compared | seeds | gain, 95 % interval | |
 |---|---|---|---|---|---|---|"""
@@ -82,8 +82,11 @@ class Claim:
     def seeds_to_decide(self, deviation: float, level: float) -> int:
         """Return the seeds of each model with which this gain would be told from 0 or from half."""
         distance = max(abs(self.gain), self.distance_to_half)
-        margin = stats.t.isf(level / 2, self.freedom) * deviation
-        return max(SEEDS, math.ceil(2 * (margin / distance) ** 2))
+        for number in range(SEEDS, MOST_SEEDS):
+            freedom = self.freedom + 2 * number - sum(self.seeds)  # they tell of the deviation, too
+            if stats.t.isf(level / 2, freedom) * deviation * math.sqrt(2 / number) <= distance:
+                return number
+        return MOST_SEEDS
 
 
 def score(value: float, measure: str) -> float:
@@ -133,7 +136,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
             for case in zip(claim.runs, claim.evaluations, strict=False)
         ]
         if not cases or not all(cases):
-            claim.why = claim.why or f"not trained yet: `--group {claim.group}`"
+            claim.why = claim.why or f"not run yet: `--group {claim.group}`"
             continue
         corpus = groups[claim.group]["corpus"]
         if corpus not in pools:
@@ -149,7 +152,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
         claim.error = deviation * math.sqrt(1 / len(without) + 1 / len(gained))
-        claim.word, claim.why = "undecided", described(claim, runs)
+        claim.word, claim.why = "undecided", described(claim, runs, groups[claim.group]["runs"])
     tested = [claim for claim in claims if min(claim.seeds, default=0) >= SEEDS]
     zero = holm([claim.p_value(abs(claim.gain)) for claim in tested])
     half = holm([claim.p_value(claim.distance_to_half) for claim in tested])
@@ -158,19 +161,24 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
             claim.word = "**holds**"
         elif from_zero <= LEVEL or from_half <= LEVEL:
             claim.word = "**does not hold**"
-        else:
-            pool = pools[groups[claim.group]["corpus"]]
-            number = claim.seeds_to_decide(pool[0], LEVEL / len(tested))
-            claim.word = f"undecided: takes {number:,} seeds"
+    waiting = [claim for claim in claims if claim.word == "undecided" and claim.freedom]
+    for claim in waiting:
+        deviation, _ = pools[groups[claim.group]["corpus"]]
+        number = claim.seeds_to_decide(deviation, LEVEL / len(waiting))
+        claim.word = f"undecided: takes {number:,} seeds"
     return pools
 
 
-def described(claim: Claim, runs: dict) -> str:
+def described(claim: Claim, runs: dict, queue: list[dict[str, Any]]) -> str:
     """Return what was compared: runs, how they were evaluated, weights, epochs."""
+    below = {run.get("label"): run.get("over", ()) for run in queue}
     parts = []
     for label, evaluation in zip(claim.runs, claim.evaluations, strict=True):
         row = next(iter(runs[claim.group, label, ""].values()))
-        details = [evaluation, f"{row['epoch']} epochs"]
+        details = [
+            evaluation,
+            " after those of ".join([f"{row['epoch']} epochs", *below.get(label, ())]),
+        ]
         if row.get("parameters"):
             details.append(f"{int(row['parameters']):,} weights")
         parts.append(f"{label} ({', '.join(filter(None, details))})")
@@ -180,7 +188,7 @@ def described(claim: Claim, runs: dict) -> str:
 def line(claim: Claim) -> str:
     """Return the row of a claim in the page's table, a line."""
     published = " → ".join(claim.published)
-    if claim.published and claim.measure == "perplexity":
+    if claim.published:
         published += f" ({claim.published_gain:.3f})"
     gain = "" if claim.gain is None else f"{claim.gain:.3f}"
     if claim.freedom:
@@ -190,36 +198,44 @@ def line(claim: Claim) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def plot(claims: list[Claim], path: Path) -> None:
-    """Draw the gains with their intervals, and the papers' own."""
+def plot(papers: list[dict[str, Any]], path: Path) -> None:
+    """Draw the gains with their intervals beside the papers' own, where any claim was tried."""
     import matplotlib.pyplot as plt
 
-    rows = Counter(claim.measure for claim in claims)
+    panels: dict[tuple[str, str], list[Claim]] = {}
+    for paper in papers:
+        tried = {claim.measure for claim in paper["claims"] if claim.gain is not None}
+        for claim in paper["claims"]:
+            if claim.measure in tried and (claim.published or claim.gain is not None):
+                panels.setdefault((paper["title"], claim.measure), []).append(claim)
     figure, axes = plt.subplots(
-        len(rows),
-        figsize=(9, 1.5 + 0.3 * len(claims)),
-        height_ratios=[count + 1 for count in rows.values()],
+        len(panels),
+        figsize=(11, 1.5 + 0.22 * sum(map(len, panels.values()))),
+        height_ratios=[len(panel) + 2 for panel in panels.values()],
         squeeze=False,
         layout="constrained",
     )
-    for axis, measure in zip(axes.flat, rows, strict=True):
-        panel = [claim for claim in claims if claim.measure == measure]
+    for axis, ((title, measure), panel) in zip(axes.flat, panels.items(), strict=True):
         for place, claim in enumerate(panel):
-            axis.plot(claim.gain, place, "o", color="tab:blue")
+            if claim.gain is not None:
+                face = "white" if claim.word.startswith("undecided") else "tab:blue"
+                axis.plot(claim.gain, place, "o", color="tab:blue", markerfacecolor=face, zorder=3)
             if claim.freedom:
                 axis.plot(claim.interval(), [place, place], color="tab:blue")
             if claim.published_gain is not None:
                 axis.plot(claim.published_gain, place, "d", color="tab:orange")
-        axis.set_yticks(range(len(panel)), [claim.claim for claim in panel])
+        axis.set_yticks(range(len(panel)), [claim.claim for claim in panel], size=8)
         axis.set_ylim(len(panel) - 0.5, -0.5)
         axis.axvline(0, color="grey")
-        axis.set_xlabel(f"gain in {measure.replace('perplexity', 'ln perplexity')}")
-    figure.suptitle("Gains here with 95 % intervals (blue) and in the papers (orange)")
+        axis.set_title(f"{title}: gain in {measure.replace('perplexity', 'ln perplexity')}", size=9)
+    figure.suptitle(
+        "Gains here with 95 % intervals (blue; hollow: undecided) and in the papers (orange)"
+    )
     figure.savefig(path)
 
 
-def tables(folder: Path) -> tuple[str, list[Claim]]:
-    """Return the tables of the page and the claims that were tried, by the results in `folder`."""
+def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """Return the tables of the page by the results in `folder`, and the papers with claims."""
     benchmarks = ROOT / "benchmarks"
     queue = tomllib.loads((benchmarks / "published.toml").read_text("utf-8"))["groups"]
     papers = tomllib.loads((benchmarks / "claims.toml").read_text("utf-8"))["papers"]
@@ -228,26 +244,26 @@ def tables(folder: Path) -> tuple[str, list[Claim]]:
     claims = [claim for paper in papers for claim in paper["claims"]]
     groups = {group["name"]: group for group in queue}
     pools = compare(claims, read_runs(folder), groups)
-    tried = [claim for claim in claims if claim.gain is not None]
-    text = f"**{len(tried)} of {len(claims)} claims were tried**: see the last column.\n\n"
+    words = Counter(claim.word.split(":")[0].strip("*") for claim in claims)
+    counts = ", ".join(f"{number} *{word}*" for word, number in words.items())
+    text = f"Of {len(claims)} rows: {counts}.\n\n"
     for corpus, (spread, freedom) in pools.items():
         if freedom:
-            text += (
-                f"- `{corpus}`: a seed deviates by {spread:.4f}, {freedom} degrees of freedom.\n"
-            )
+            text += f"- Corpus `{corpus}`: a seed deviates by {spread:.4f}"
+            text += f", {freedom} degrees of freedom.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:
         text += f"\n## {paper['title']}\n\n{paper['source']}\n\n{HEAD}\n"
         text += "".join(map(line, paper["claims"]))
-    return text, tried
+    return text, papers
 
 
 def main() -> None:
     page = ROOT / "docs" / "claims.md"
-    text, tried = tables(ROOT / "benchmarks" / "results")
+    text, papers = tables(ROOT / "benchmarks" / "results")
     page.write_text(BETWEEN.sub(lambda _: text, page.read_text("utf-8")), "utf-8")
-    plot(tried, ROOT / "docs" / "images" / "claims.png")
+    plot(papers, ROOT / "docs" / "images" / "claims.png")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ On a GPU, put KERAS_BACKEND=jax in front, and `timeout 25m` if there is no more 
 Models that leave it idle can share it, a command each, with XLA_PYTHON_CLIENT_MEM_FRACTION=0.15.
 """
 
-import argparse
 import contextlib
 import csv
 import io
@@ -32,7 +31,7 @@ import shutil
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -336,7 +335,7 @@ def combine(members: list[Path], folder: Path, splits: dict[str, Any]) -> None:
     write_whole(folder / "results.json", json.dumps(found) + "\n")
 
 
-def rows_of(files: list[Path]) -> dict[tuple[str, str], list[dict[str, str]]]:
+def rows_of(files: Iterable[Path]) -> dict[tuple[str, str], list[dict[str, str]]]:
     """Return the rows of earlier tables by group and run."""
     rows: dict[tuple[str, str], list[dict[str, str]]] = {}
     for path in files:
@@ -395,24 +394,16 @@ def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    queue = read_queue({})
-    parser.add_argument("--group", nargs="+", choices=[*queue], help="train only these groups")
-    names = sorted({run.name for group in queue.values() for run in group.runs})
-    parser.add_argument("--run", nargs="+", choices=names, metavar="NAME", dest="names",
-                        help="train only these runs, such as 'encdec seed 2'")  # fmt: skip
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", dest="overrides",
-                        help="settings in place of those of the queue, e.g. epochs=1")  # fmt: skip
-    parser.add_argument("--done", nargs="+", type=Path, default=[], metavar="FILE",
-                        help="tables of earlier runs, which are not run again")  # fmt: skip
-    options = parser.parse_args()
-    done = rows_of(options.done)
-    overrides = settings_of(options.overrides)
-    queue = read_queue(overrides)
+    from options import options_of  # a script of its folder, which tests import from above
+
+    options = options_of(__doc__, "output", group=[], run=[], set=[], done=[])
+    done = rows_of(map(Path, options.done))
+    queue = read_queue(settings_of(options.set))
+    groups = [queue[name] for name in options.group or queue]
+    if unknown := {*options.run} - {run.name for group in groups for run in group.runs}:
+        sys.exit(f"--run has names that are in none of these groups: {', '.join(sorted(unknown))}")
     with contextlib.suppress(OSError):  # else `nice` counts only within a session (`setsid`)
         Path("/proc/self/autogroup").write_text(str(os.nice(0)))
-    groups = [queue[name] for name in options.group or queue]
     if any(group.translates and not group.chooses for group in groups):
         check_packages("multi30k")  # before a training, not after it
     options.output.mkdir(parents=True, exist_ok=True)
@@ -422,7 +413,7 @@ def main() -> None:
         is_at_work = True
         while is_at_work:
             try:
-                chosen = wanted & {*(options.names or wanted)}
+                chosen = wanted & {*(options.run or wanted)}
                 is_at_work = group.train_next(options.output, [*chosen])
             finally:
                 write_table([*queue.values()], options.output, done)

@@ -3,13 +3,13 @@
 Usage: python benchmarks/ship.py RUN NAME [--corpus FOLDER] [--text TEXT] [--genres FOLDER]
        [--rule RULE] [--set KEY=VALUE ...]
 
-Writes zoo/pretrained/NAME, a RUN folder: the card, the tokeniser, the weights in float16,
-LICENSES_SOURCES, and results.json with the static and dynamic figures of these weights on valid
-and test: perplexity per token, and bits per byte of what is no `<unk>`. TEXT says where the text
-comes from: "wikitext-2", prepared by benchmarks/prose.py, or "english". By default the text is read
-where RUN has read it. `--genres` has valid.genres and test.genres, a line for each document: the
-figures are then told by genre, too. `--rule` and `--set` are those of dynamic evaluation. NAME is
-for example `dual_lstm.wikitext-2`.
+Writes zoo/pretrained/NAME, a RUN folder: the card, the tokeniser, the weights in float16, the words
+to complete, LICENSES_SOURCES, and results.json with the static and dynamic figures of these weights
+on valid and test: perplexity per token, and bits per byte of what is no `<unk>`. TEXT says where
+the text comes from: "wikitext-2", prepared by benchmarks/prose.py, or "english". By default the
+text is read where RUN has read it. `--genres` has valid.genres and test.genres, a line for each
+document: the figures are then told by genre, too. `--rule` and `--set` are those of dynamic
+evaluation. NAME is for example `dual_lstm.wikitext-2`.
 """
 
 import dataclasses
@@ -34,6 +34,7 @@ from dualnet.runs.folder import (
     write_card,
     write_file,
     write_vocabularies,
+    write_words,
 )
 from dualnet.runs.model_cards import README, model_card
 from dualnet.runs.shipped import folder_of_shipped
@@ -49,10 +50,11 @@ Text
 
 Changes
 {changes} The units of tokenizer.json were learnt
-  from the text, and the weights were trained on it. results.json quotes the start of the test text.
+  from the text, and the weights were trained on it. results.json quotes the start of the test
+  text, and words.txt lists common words of the training text.
 
 Licence of this folder
-  The weights, the tokeniser and the quoted text are given under CC BY-SA 3.0.
+  The weights, the tokeniser, the quoted text and the words are given under CC BY-SA 3.0.
 """
 CC = "https://creativecommons.org/licenses/"
 TEXTS = {
@@ -120,6 +122,7 @@ def ship(
     with folder_beside(folder) as unfinished:
         write_card(unfinished, card)
         write_vocabularies(unfinished, model)
+        write_words(unfinished, run)
         with checksummed(unfinished, WEIGHTS) as path:
             write_float16(run / WEIGHTS, path)
         parts = dict(zip(("text", "changes"), TEXTS[text]))

@@ -10,23 +10,25 @@ from scipy import stats
 from benchmarks import claims
 
 ROOT = Path(__file__).parents[1]
-GROUPS = {"pairs": {"corpus": "text", "title": "Pairs"}}
-COLUMNS = ["group", "run", "epoch", "test_perplexity", "evaluation", "parameters"]
+GATED = {"label": "gated", "over": ["plain"]}
+GROUPS = {"pairs": {"corpus": "text", "title": "Pairs", "runs": [{"model": "lstm"}, GATED]}}
+COLUMNS = ["group", "run", "epoch", "test_perplexity", "evaluation", "parameters", "test_bleu"]
 
 
 @pytest.fixture
 def compared(tmp_path):
     """Return a function that compares runs of given ln perplexities."""
 
-    def compare(losses, *pairs, published=()):
+    def compare(losses, *pairs, **settings):
         with (tmp_path / "2026-01-01-miniature.csv").open("w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             for label, values in losses.items():
                 for seed, value in enumerate(values):
-                    writer.writerow(["pairs", f"{label} seed {seed}", 3, math.exp(value), "", 12])
+                    names = ["pairs", f"{label} seed {seed}", 3]
+                    writer.writerow([*names, math.exp(value), "", 12, 10 * value])
         found = [
-            claims.Claim(claim="c", where="w", group="pairs", runs=pair, published=published)
+            claims.Claim(claim="c", where="w", group="pairs", runs=pair, **settings)
             for pair in pairs
         ]
         pools = claims.compare(found, claims.read_runs(tmp_path), GROUPS)
@@ -66,12 +68,29 @@ def test_a_claim_holds_does_not_hold_or_waits_for_more_seeds(compared):
     assert [claim.word for claim in found] == ["**holds**", *2 * ["**does not hold**"]]
 
 
-def test_the_number_of_seeds_is_one_that_would_decide(compared):
+def test_the_number_of_seeds_is_the_first_that_would_decide(compared):
     losses = {"plain": [4.0, 4.1, 4.2], "dual": [3.95, 4.0, 4.1]}
-    [claim], (deviation, freedom) = compared(losses, ("plain", "dual"))
+    [claim], (deviation, _) = compared(losses, ("plain", "dual"))
+
+    def decides(number):  # with the degrees of freedom that so many seeds of both models have
+        margin = stats.t.isf(0.025, 2 * (number - 1)) * deviation * math.sqrt(2 / number)
+        return claim.gain >= margin
+
     number = int(claim.word.split()[2])
-    needed = stats.t.isf(0.025, freedom) * deviation
-    assert needed * math.sqrt(2 / number) <= claim.gain < needed * math.sqrt(2 / (number - 1))
+    assert decides(number) and not decides(number - 1)
+
+
+def test_a_score_is_the_better_the_higher_it_is(compared):
+    losses = {"plain": [4.0, 4.01, 4.02], "dual": [4.1, 4.11, 4.12]}
+    [claim], _ = compared(losses, ("plain", "dual"), measure="BLEU", published=("30.5", "31.0"))
+    assert claim.gain == pytest.approx(1.0) and claim.word == "**holds**"
+    assert "30.5 → 31.0 (0.500)" in claims.line(claim)
+
+
+def test_the_epochs_of_a_gate_come_after_those_of_the_model_below(compared):
+    [claim], _ = compared({"plain": [4.0], "gated": [3.9]}, ("plain", "gated"))
+    assert "plain (3 epochs, 12 weights)" in claims.line(claim)
+    assert "gated (3 epochs after those of plain, 12 weights)" in claims.line(claim)
 
 
 def test_without_a_repeated_seed_nothing_is_decided(compared):
@@ -82,11 +101,11 @@ def test_without_a_repeated_seed_nothing_is_decided(compared):
     assert missing.word == "not tried" and "--group pairs" in claims.line(missing)
 
 
-def test_two_seeds_decide_nothing(compared):
+def test_two_seeds_decide_nothing_but_say_that_three_may(compared):
     losses = {"plain": [4.0, 4.01], "dual": [3.0, 3.01], "more": [5.0, 5.01, 5.02]}
     [claim, other], (_, freedom) = compared(losses, ("plain", "dual"), ("plain", "more"))
     assert freedom == 4 and claim.interval()[0] > 0.9
-    assert claim.word == other.word == "undecided"
+    assert claim.word == other.word == "undecided: takes 3 seeds"
 
 
 def test_the_page_is_what_the_results_say():
