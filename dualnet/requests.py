@@ -205,7 +205,8 @@ class AdaptationRule(Settings):
     """float, at least 0. Pull to the initial weights ("sgd", "rms")."""
 
     epsilon: float | None = positive(None, hidden=True)
-    """float above 0. Added to the divisor of the gradient ("nadam", "rms")."""
+    """float above 0. Added to the divisor of the gradient ("nadam", "rms"). Of "nadam" 1e-7 by
+    default, as in Keras; 1e-3, at a higher rate, gained more here."""
 
     beta_1: float | None = field(None, _checks.check_fraction, hidden=True)
     """float, at least 0 and below 1. Momentum ("nadam"), 0 by default."""

@@ -120,8 +120,8 @@ def found_rate(
     gain = 1 - record["perplexity"] / record["static_perplexity"]
     if gain < LEAST_GAIN:
         _say(
-            f"Learning with the rule {rule!r} lowers the perplexity of the validation text by "
-            f"{max(gain, 0):.1%} only, whatever the learning rate."
+            f"The rule {rule!r} lowers the perplexity of the validation text by {max(gain, 0):.1%} "
+            "only, at any learning rate. Try another rule or, with 'nadam', epsilon=1e-3."
         )
     return record["learning_rate"]
 
