@@ -298,6 +298,7 @@ def translate(folder: Path, corpus: Any) -> None:
 # Arguments of `dynamic_evaluation`, or of `with_cache`.
 EVALUATIONS: dict[str, dict[str, Any]] = {
     "nadam": {"rule": "nadam"},
+    "nadam, epsilon 1e-3": {"rule": "nadam", "epsilon": 1e-3},
     "sgd": {"rule": "sgd"},
     "cache": {"size": 2000},  # the rest as Takase et al., 2017
 }
