@@ -374,6 +374,12 @@ def test_bad_overrides_are_refused_by_name(overrides, message):
         zoo.build(**{"name": "dual_mdlstm", "vocabulary_size": 20, **overrides})
 
 
+@pytest.mark.parametrize("name", ["lstm", "encdec"])
+def test_a_size_may_be_an_integer_of_numpy(name):
+    model = zoo.build(name, vocabulary_size=np.int64(9), units=4)
+    assert type(model.arguments["vocabulary_size"]) is int
+
+
 OWN = """\
 # two layers of our own
 builder = "language_model"

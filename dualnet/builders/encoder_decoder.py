@@ -127,9 +127,10 @@ def encoder_decoder(
     2015, https://arxiv.org/abs/1508.03790. Differs from both in what they leave
     open; the cards of the zoo say where.
     """
-    check_count("vocabulary_size", vocabulary_size)
-    source_size = vocabulary_size if source_vocabulary_size is None else source_vocabulary_size
-    check_count("source_vocabulary_size", source_size)
+    vocabulary_size = check_count("vocabulary_size", vocabulary_size)
+    source_size = vocabulary_size
+    if source_vocabulary_size is not None:
+        source_size = check_count("source_vocabulary_size", source_vocabulary_size)
     if share_embeddings and source_size != vocabulary_size:
         raise ArgumentError(
             "share_embeddings",

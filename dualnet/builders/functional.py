@@ -46,7 +46,7 @@ def language_model(
     Reference: Oliva and Lago-Fernandez, 2021, https://arxiv.org/abs/2112.11776, section 3
     and Table 1.
     """
-    check_count("vocabulary_size", vocabulary_size)
+    vocabulary_size = check_count("vocabulary_size", vocabulary_size)
     stations = Stations.of(arguments)
     complete = {"vocabulary_size": vocabulary_size, **stations.arguments()}
     if stations.gate.is_used or stations.cache.is_used:
