@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from dualnet._checks import ArgumentError, check_count
+from dualnet._checks import ArgumentError, check_choice, check_count
 from dualnet._fields import documented
 from dualnet._types import Tensor
 from dualnet.builders.composing import without_regularization
@@ -13,7 +13,7 @@ from dualnet.builders.graph import Graph
 from dualnet.builders.model import BUILDERS, LanguageModel
 from dualnet.builders.stations import state_inputs
 from dualnet.builders.weights import check_language_model, copy_weight, weight_names
-from dualnet.builders.wrapping_stations import Cache, Gate
+from dualnet.builders.wrapping_stations import GATES, Cache, Gate
 from dualnet.cards import Arguments, with_members
 from dualnet.layers import MeanOfProbabilities
 
@@ -103,8 +103,7 @@ def with_gate(
             f"must have no gate. Received: one with gate={model.arguments['gate']!r}. Continue to "
             "train that gate with fit.",
         )
-    if gate == "none":
-        raise ArgumentError("gate", "must be 'input', 'input_and_hidden' or 'lstm'.", gate=gate)
+    check_choice("gate", gate, GATES[1:])  # not "none"
     return _rebuild(model, {"gate": gate, "gate_units": units, "gate_dropout": dropout})
 
 

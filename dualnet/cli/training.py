@@ -189,6 +189,12 @@ def gate(options: Gate) -> Result:
         dualnet gate runs/dual --output runs/gated
     """
     run = open_language_model(options.run_folder)
+    if not run.is_folder:
+        raise ArgumentError(
+            "RUN",
+            "must be the RUN folder of the model, whose card the gate takes over. Received: "
+            f"{options.run_folder!r}.",
+        )
     _check_training(options)
     training = quietly("dualnet.training", seeds=True)
     corpus = run.corpus() if options.corpus is None else options.corpus

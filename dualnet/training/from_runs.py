@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import builders, zoo
-from dualnet._checks import ArgumentError, StrPath, is_number
+from dualnet._checks import ArgumentError, StrPath, check_choice, is_number
 from dualnet._files import check_new, write_json
+from dualnet.builders.wrapping_stations import GATES, Gate
 from dualnet.cards import Card
 from dualnet.corpora import Corpus, PairCorpus
 from dualnet.runs import load, read_card
@@ -40,7 +41,7 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
             replace the published ones: `gate`, `gate_units`, `gate_dropout`, `epochs`, ...
 
     Raises:
-        ValueError: if the model has a gate; and as for `train`.
+        ValueError: if the model has a gate, or `gate` is "none"; and as for `train`.
 
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907
 
@@ -65,13 +66,14 @@ def train_gate(run: StrPath, corpus: Corpus | str, *, output: StrPath, **setting
             f"must be of a model without a gate. Received: {os.fspath(run)!r}, which has "
             f"gate={card.config['gate']!r}. Continue its training with --resume.",
         )
+    check_choice("gate", settings.get("gate", "input"), GATES[1:])  # not "none"
     resumes = settings.get("resume") and has_begun(Path(output))
     if not resumes:  # a resumed run keeps the settings that it started with
         published = zoo.card(GATED)
-        gate = {key: value for key, value in published.config.items() if key.startswith("gate")}
+        config = {**card.config, **Gate.fields_of(published.config)}
         recipe = {**published.recipe, "batching": card.recipe.get("batching", "streams")}
         # A card instead of overrides, some of which share their name with an argument of a cell.
-        card = dataclasses.replace(card, config={**card.config, **gate}, recipe=recipe, seed=None)
+        card = dataclasses.replace(card, config=config, recipe=recipe, seed=None)
     try:
         return train(card, corpus, output=output, weights=None if resumes else run, **settings)
     except ArgumentError as error:
