@@ -36,6 +36,7 @@ def test_the_difference_is_that_of_the_logarithms_of_the_perplexities():
     assert (found.tokens, found.blocks) == (899, 90)
     same = dualnet.compare(models[0], models[0], tokens)
     assert (same.difference, same.interval) == (0.0, (0.0, 0.0)) and "may be chance" in str(same)
+    assert "+0.0 % (95 % interval +0.0 to +0.0)" in str(same)
 
 
 @once
@@ -66,8 +67,36 @@ def test_what_cannot_be_compared_is_refused_with_a_way_out():
         dualnet.compare(model, model)
     with pytest.raises(ArgumentError, match="`tokens` must be given.*of the same text"):
         dualnet.compare(scored([1, 2]), scored([1, 2, 3]))
-    with pytest.raises(ArgumentError, match="`block` must leave at least 10 blocks"):
+    with pytest.raises(ArgumentError, match="`tokens` must fill at least 10 bl.*in blocks of 30"):
         dualnet.compare(model, model, tokens, block=30)
+    with pytest.raises(ArgumentError, match="`tokens` must fill at least 10 .* 5 tokens in blocks"):
+        dualnet.compare(scored([1] * 5), scored([1] * 5))
+    larger = dualnet.zoo.build("lstm", vocabulary_size=4, units=4)
+    with pytest.raises(ArgumentError, match=r"`second` must .*\(4, None\), first=\(3, None"):
+        dualnet.compare(model, larger, tokens)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"blocks": 20}, "`blocks` needs models.* Received: blocks=20. Did you mean 'block'?"),
+        ({"by_sentence": True}, "`by_sentence` needs models that read `tokens`"),
+        ({"seed": -1}, "`seed` must be an integer of at least 0. Received: seed=-1"),
+    ],
+)
+def test_a_setting_of_results_that_changes_nothing_is_refused(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        dualnet.compare(scored([1] * 20), scored([2] * 20), **settings)
+
+
+def test_the_seed_is_that_of_the_dropout_samples_too(monkeypatch):
+    def evaluated(model, tokens, **settings):
+        assert settings == {"seed": 5, "mc_dropout_samples": 2}
+        return scored(tokens)
+
+    monkeypatch.setattr("dualnet.evaluation.comparing.evaluate", evaluated)
+    model = dualnet.zoo.build("lstm", vocabulary_size=3, units=4)
+    assert dualnet.compare(model, model, np.ones(20), mc_dropout_samples=2, seed=5).blocks == 20
 
 
 @once
