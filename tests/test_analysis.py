@@ -93,6 +93,7 @@ def test_a_gate_and_words_that_do_not_fit_are_refused(gated, plain):
     for arguments, message in [
         ({"model": plain}, r"`model` must have a gate that reads the current token alone"),
         ({"words": ["w1", "w33"]}, r"Received: 'w33'\. Did you mean 'w3'"),
+        ({"count": -1}, "`count` must be an integer of at least 1"),
     ]:
         with pytest.raises(ValueError, match=message):
             analysis.favoured_words(**{"model": gated, "words": "w3", **arguments})
@@ -165,6 +166,12 @@ def test_rank_and_singular_values_are_those_of_numpy(plain, tokens, rows, monkey
     between = (values[1] + values[2]) / 2
     result = analysis.rank(plain, tokens, rows=rows, tolerance=between)
     assert (result.rank, result.tolerance) == (2, between)
+
+
+@pytest.mark.parametrize("settings", [{"rows": -5}, {"rows": 0}, {"tolerance": -1}])
+def test_a_rank_of_no_rows_or_with_a_negative_tolerance_is_refused(plain, tokens, settings):
+    with pytest.raises(ValueError, match=f"`{min(settings)}` must be a.* of at least"):
+        analysis.rank(plain, tokens, **settings)
 
 
 def test_a_mixture_has_a_higher_rank_than_a_softmax(plain, mixture, tokens):

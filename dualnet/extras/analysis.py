@@ -15,7 +15,15 @@ from keras import ops
 from numpy.typing import ArrayLike
 
 from dualnet import plots
-from dualnet._checks import ArgumentError, as_texts, check_choice, did_you_mean, extra
+from dualnet._checks import (
+    ArgumentError,
+    as_texts,
+    check_choice,
+    check_count,
+    check_penalty,
+    did_you_mean,
+    extra,
+)
 from dualnet._types import Tensors
 from dualnet.builders import (
     Graph,
@@ -106,6 +114,7 @@ def favoured_words(
     Reference: Takase et al., 2017, https://arxiv.org/abs/1709.08907, Table 5.
     """
     check_language_model("model", model)
+    check_count("count", count)
     gate = model.graph.layer("gate")
     if not isinstance(gate, IOGate) or gate.use_hidden:
         message = "must have a gate that reads the current token alone."
@@ -369,7 +378,9 @@ def rank(
     check_language_model("model", model)
     tokens = check_tokens(tokens, model.vocabulary_size, least=1)
     if rows is not None:
-        tokens = tokens[:rows]
+        tokens = tokens[: check_count("rows", rows)]
+    if tolerance is not None:
+        tolerance = check_penalty("tolerance", tolerance)
     words = model.vocabulary_size
     matrix = np.empty((min(len(tokens), 2 * words), words))
     filled = 0
@@ -389,7 +400,7 @@ def rank(
     values = np.linalg.svd(matrix[:filled], compute_uv=False)
     if tolerance is None:
         tolerance = max(len(tokens), words) * float(np.finfo(np.float32).eps) * float(values[0])
-    return Rank(int(np.sum(values > tolerance)), values, float(tolerance), (len(tokens), words))
+    return Rank(int(np.sum(values > tolerance)), values, tolerance, (len(tokens), words))
 
 
 def plot_singular_values(ranks: Mapping[str, Rank], path: str | Path) -> None:
@@ -689,8 +700,14 @@ def learning_curves(runs: Mapping[str, str | Path], *, split: str = "val") -> di
     column = COLUMNS[check_choice("split", split, COLUMNS)]
     curves = {}
     for name, run in runs.items():
-        with open(Path(run) / "metrics.csv", newline="", encoding="utf-8") as file:
-            curves[name] = np.array([row[column] for row in csv.DictReader(file)], np.float64)
+        path = Path(run) / "metrics.csv"
+        if not path.is_file():
+            raise FileNotFoundError(
+                "`runs` must be RUN folders of trainings, which write metrics.csv. Received: "
+                f"{str(run)!r}, without it. Of an ensemble, name the members."
+            )
+        rows = csv.DictReader(path.read_text("utf-8").splitlines())
+        curves[name] = np.array([row[column] for row in rows], np.float64)
     return curves
 
 
