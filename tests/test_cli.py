@@ -20,6 +20,7 @@ from dualnet import runs, serving, zoo
 from dualnet.cli.console import Table
 from dualnet.cli.evaluating import cache_settings
 from dualnet.corpora import encoding
+from dualnet.evaluation.comparing import Comparison
 from dualnet.runs import Run
 from dualnet.text import ByteTokenizer
 from dualnet.training import loop
@@ -746,6 +747,38 @@ def test_a_file_of_ones_own_is_read_whole_unless_it_is_divided(cli, run, tmp_pat
     (tmp_path / "wikitext-103").write_text("the cat sees the dog")
     monkeypatch.chdir(tmp_path)
     assert "not on this machine" in cli.refused(f"evaluate {run} --corpus wikitext-103")
+
+
+def test_a_short_file_is_analysed_whole(cli, run, tmp_path):
+    (tmp_path / "own.txt").write_text("the cat sees the dog\n" * 3)
+    rank = f"analyse rank {run} --corpus {tmp_path}/own.txt"
+    assert cli.json(rank)["ranks"][str(run)]["shape"][0] == 3 * 6
+    assert "must leave text in each split" in cli.refused(f"{rank} --split valid")
+
+
+def test_two_models_are_read_alike_as_the_result_says(cli, run, folder, tmp_path, monkeypatch):
+    read = []
+
+    def compared(first, second, tokens, *, by_sentence):
+        read.append(by_sentence)
+        return Comparison(0.0, (0.0, 0.0), (9.0, 9.0), len(tokens), 10)
+
+    monkeypatch.setattr("dualnet.evaluation.compare", compared)
+    model = small(dualnet.load(run).vocabulary, padded=True)  # as one of sentences
+    model.save(tmp_path / "sent.keras")
+    pairs = f"{run} {tmp_path}/sent.keras", f"{tmp_path}/sent.keras {run}"
+    for pair in pairs:
+        said = cli.refused(f"compare {pair} --corpus {folder}")
+        assert "`--by-sentence` or --no-by-sentence must be given" in said
+        assert f"of which '{tmp_path}/sent.keras' by sentence." in said
+    out = cli(f"compare {pairs[0]} --by-sentence")
+    assert f"{run} and {tmp_path}/sent.keras on animals test: perplexity 9.00" in out
+    assert "\nread by sentence, each after <eos> from the zero state\n" in out
+    result = cli.json(f"compare {pairs[1]} --no-by-sentence --corpus {folder} --split valid")
+    expected = {"model": "lstm", "other": "lstm", "corpus": "animals", "split": "valid"}
+    assert {**result, **expected, "by_sentence": False} == result
+    cli(f"compare {tmp_path}/sent.keras {tmp_path}/sent.keras --corpus {folder}")
+    assert read == [True, False, True]
 
 
 @pytest.mark.slow

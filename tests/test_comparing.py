@@ -106,4 +106,4 @@ def test_the_command_says_by_how_much_the_second_model_is_better(cli, tmp_path):
     line = f"compare lstm.english dual_lstm.english --corpus {tmp_path}/text.txt"
     found = cli.json(line)
     assert found["tokens"] > 300 and found["interval"][0] < found["difference"]
-    assert "text whole: perplexity" in cli(line)
+    assert "lstm.english and dual_lstm.english on text whole: perplexity" in cli(line)

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import dualnet
-from dualnet._checks import ArgumentError
+from dualnet._checks import ArgumentError, check_count
 from dualnet._fields import choice, field
 from dualnet._files import check_output_file
 from dualnet.cli.command import Options, argument
 from dualnet.cli.console import Result, Table, quietly
 from dualnet.cli.options import (
-    OfCorpus,
     OfRuns,
-    check_corpus,
+    OfSplit,
+    check_split,
     corpus_of,
     open_language_model,
 )
@@ -35,24 +35,24 @@ class Curves(Plotting, OfRuns):
     """Options of `analyse curves`."""
 
 
-class Experts(Plotting, OfCorpus):
+class Experts(Plotting, OfSplit):
     """Options of `analyse experts`."""
 
     run_folders: list[str] = argument(nargs=1, metavar="RUN")
     """RUN folder of a trained model, or the name of one that is shipped, or a .keras file."""
 
-    split: str = choice("test", SPLITS)
-    """train, valid or test."""
-
 
 class Gates(Experts):
     """Options of `analyse gates`."""
 
-    split: str = choice("train", SPLITS)
+    split: str | None = choice(None, SPLITS)
+    """train, valid or test (default: train; a file that is not the RUN's own is read whole, unless
+    --fractions divides it)."""
+
     words: list[str] = field(metavar="WORD")
     """The preceding words."""
 
-    count: int = 5
+    count: int = field(5, check_count)
     """Favoured words to show after each."""
 
     least_occurrences: int = 100
@@ -62,7 +62,7 @@ class Gates(Experts):
 class Rank(OfRuns, Experts):
     """Options of `analyse rank`."""
 
-    rows: int | None = None
+    rows: int | None = field(None, check_count)
     """Use the first N contexts (default: all)."""
 
     tolerance: float | None = None
@@ -70,20 +70,21 @@ class Rank(OfRuns, Experts):
 
 
 def _opened(
-    options: Experts, *, translates: bool = False
+    options: Experts, *, split: str = "test", translates: bool = False
 ) -> Iterator[tuple[Run, "LanguageModel", Any]]:
-    """Yield each RUN, its model and the split to read.
+    """Yield each RUN, its model and the text to read, by default `split`.
 
     All RUNs are opened before Keras starts; they may be of models that translate if `translates`.
     """
     runs = [(Run.open if translates else open_language_model)(run) for run in options.run_folders]
     if options.corpus is not None and runs[0].translates:
         raise ArgumentError("--corpus", "is for language models. Received: a RUN that translates.")
-    check_corpus(options.corpus)
+    for run in runs:
+        check_split(options, run)
     quietly("dualnet.analysis")
     for run in runs:
         model = run.model()
-        yield run, model, corpus_of(run, model, options.corpus).split(options.split)
+        yield run, model, corpus_of(options, run, model).split(options.split or split)
 
 
 def _shown(
@@ -106,7 +107,7 @@ def gates(options: Gates) -> Result:
     Examples:
         dualnet analyse gates runs/gated --words great the
     """
-    [(_, model, tokens)] = _opened(options)
+    [(_, model, tokens)] = _opened(options, split="train")
     favoured = dualnet.analysis.favoured_words(
         model,
         options.words,

@@ -260,13 +260,13 @@ def value_of(text: str) -> Any:
         return float(text) if is_short else text  # .01 and 1. are no TOML
 
 
-def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the settings of `--set`."""
+def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
+    """Return the settings of an option that takes KEY=VALUE."""
     settings = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise ArgumentError("--set", f"takes KEY=VALUE, e.g. units=200. Received: {pair!r}.")
+            raise ArgumentError(option, f"takes KEY=VALUE, as --help shows. Received: {pair!r}.")
         settings[key] = value_of(value)
     return settings
 

@@ -16,21 +16,20 @@ from dualnet._files import check_new, check_output_file
 from dualnet.cli.command import Options, argument, settings_of
 from dualnet.cli.console import Result, comparison, quietly
 from dualnet.cli.options import (
-    OfCorpus,
     OfRun,
+    OfSplit,
     Pairs,
     Setting,
-    check_corpus,
+    check_split,
     corpus_of,
+    is_whole,
     name_of,
     open_language_model,
 )
 from dualnet.corpora import SPLITS, Corpus, PairCorpus
-from dualnet.corpora.corpus import NAMES, load_whole
 from dualnet.requests import (
     RULES,
     AdaptationRule,
-    Dividing,
     DynamicEvaluating,
     Evaluating,
     LearnerRule,
@@ -68,16 +67,6 @@ def check_or_best(name: str, value: object) -> None:
         check_temperature(name, value)
 
 
-class TextOfRun(OfCorpus, OfRun, Dividing):
-    """A RUN, and the text that it reads."""
-
-    split: str | None = choice(None, SPLITS)
-    """train, valid or test (default: test; a text file or a table of pairs that is not the RUN's
-    own is read whole, unless --fractions divides it)."""
-
-    needs = {"corpus": ["fractions"]}
-
-
 class ChoosesRule(Setting):
     """How weights learn while they read."""
 
@@ -88,7 +77,7 @@ class ChoosesRule(Setting):
     of the model has them (default: nadam; shipped models have a rule of their own)."""
 
 
-class Adapt(TextOfRun, ChoosesRule, DynamicEvaluating):
+class Adapt(OfSplit, OfRun, ChoosesRule, DynamicEvaluating):
     """Options of `adapt`."""
 
     group = "learning while reading"
@@ -173,7 +162,7 @@ def evaluate(options: Evaluate) -> Result:
     run = Run.open(options.run_folder)
     if run.is_folder:
         _check_kind(options, run.translates)
-    _check_text(options, run)
+    check_split(options, run)
     quietly("dualnet.evaluation")
     from dualnet import builders, evaluation
 
@@ -198,7 +187,7 @@ def evaluate(options: Evaluate) -> Result:
 def _keystrokes(options: Evaluate, count: int) -> Result:
     """Return the share of keys that completion saves on the first `count` words of a text."""
     run = open_language_model(options.run_folder)
-    _check_text(options, run)
+    check_split(options, run)
     quietly("dualnet.generation")
     from dualnet import generation, learners
     from dualnet.text.pieces import patterns
@@ -214,7 +203,7 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
     savings = generation.keystrokes(reader, [*filter(str.strip, lines)], k=options.k)
     figures = {
         "saved": savings.saved, **dataclasses.asdict(savings), "k": options.k,
-        "dynamic": options.dynamic, "corpus": text.corpus.name, "split": text.split,
+        "dynamic": options.dynamic, **text.notes,
     }  # fmt: skip
     shown = [
         f"after {letters} letters the first word is right in {first:.1%}, one of {options.k} in "
@@ -229,8 +218,12 @@ def _keystrokes(options: Evaluate, count: int) -> Result:
     )
 
 
-class Compare(TextOfRun):
+class Compare(OfSplit, OfRun):
     """Options of `compare`."""
+
+    by_sentence: bool | None = None
+    """Read each sentence from the zero state, or with --no-by-sentence the text as one stream
+    (default: as both were trained)."""
 
     other: str = argument(metavar="OTHER")
     """The second model, of the same words"""
@@ -244,17 +237,29 @@ def compare(options: Compare) -> Result:
         dualnet compare lstm.english dual_lstm.english --corpus book.txt
     """
     run, other = (
-        Run.open(path).check_language_model(name)
+        Run.open(path, name=name).check_language_model(name)
         for name, path in (("RUN", options.run_folder), ("OTHER", options.other))
     )
-    _check_text(options, run)
+    check_split(options, run)
     quietly("dualnet.evaluation")
     from dualnet import evaluation
 
-    text = Text(options, run, run.model())
-    models = text.model, other.model()
-    difference = evaluation.compare(*models, text.tokens, by_sentence=text.by_sentence)
-    return Result(dataclasses.asdict(difference), f"{text.corpus.name} {text.split}: {difference}")
+    text, second = Text(options, run, run.model()), other.model()
+    by_sentence = text.by_sentence if options.by_sentence is None else options.by_sentence
+    if options.by_sentence is None and by_sentence != trained_by_sentence(other, second):
+        one = options.run_folder if by_sentence else options.other
+        raise ArgumentError(
+            "--by-sentence",
+            "or --no-by-sentence must be given for models that were trained differently. Received: "
+            f"{options.run_folder!r} and {options.other!r}, of which {one!r} by sentence.",
+        )
+    found = evaluation.compare(text.model, second, text.tokens, by_sentence=by_sentence)
+    figures = {"by_sentence": by_sentence, "other": name_of(other, second), **text.notes}
+    return Result(
+        dataclasses.asdict(found) | figures,
+        f"{options.run_folder} and {options.other} on {text.corpus.name} {text.split}: {found}",
+        LINES["by_sentence"] if by_sentence else "read as one stream",
+    )
 
 
 def adapt(options: Adapt) -> Result:
@@ -267,7 +272,7 @@ def adapt(options: Adapt) -> Result:
     run = Run.open(options.run_folder).check_language_model("RUN")
     if options.keep is not None:
         _check_keep(options.keep, run)
-    _check_text(options, run)
+    check_split(options, run)
     quietly("dualnet.evaluation")
     from dualnet import adaptation, evaluation
     from dualnet.adaptation.step_size import LEAST_GAIN
@@ -332,20 +337,19 @@ class Text:
         notes: Added to the result.
     """
 
-    def __init__(self, options: TextOfRun, run: Run, model: "LanguageModel") -> None:
+    def __init__(self, options: OfSplit, run: Run, model: "LanguageModel") -> None:
         from dualnet import builders
-        from dualnet.evaluation.arguments import vocabulary_of
 
-        split, vocabulary = options.split or "test", vocabulary_of(model)
-        if is_whole := _is_whole(options, run):
-            self.corpus = load_whole(options.corpus or "", vocabulary)
-        else:
-            self.corpus = cast(Corpus, corpus_of(run, model, options.corpus, options.fractions))
+        split = options.split or "test"
+        self.corpus = cast(Corpus, corpus_of(options, run, model))
         self.tokens = self.corpus.split(split)
-        self.split = "whole" if is_whole else split
-        self.name, self.model = name_of(run, model), model
-        self.by_sentence = run.table.get("recipe", {}).get("batching") == "sentences"
-        self.notes: dict[str, object] = {}
+        self.split = "whole" if is_whole(options, run) else split
+        self.model, self.by_sentence = model, trained_by_sentence(run, model)
+        self.notes: dict[str, object] = {
+            "split": self.split,
+            "corpus": self.corpus.name,
+            "model": name_of(run, model),
+        }
         pairs = vars(options).get("with_cache")  # which `compare` lacks
         if pairs is not None:
             cache = cache_settings(pairs, run, self.corpus.name)
@@ -366,8 +370,7 @@ class Text:
 
     def result(self, figures: dict[str, Any], *lines: str) -> Result:
         """Return the result with these figures, and with `lines` at the end of its text."""
-        names = {"split": self.split, "corpus": self.corpus.name, "model": self.name}
-        figures |= self.notes | names
+        figures |= self.notes
         return Result(figures, *self._lines(figures), *lines)
 
     def _lines(self, result: Mapping[str, Any]) -> Iterator[str]:
@@ -390,11 +393,16 @@ class Text:
         yield from (text.format_map(result) for key, text in LINES.items() if result.get(key))
 
 
+def trained_by_sentence(run: Run, model: "LanguageModel") -> bool:
+    """Whether a model was trained by sentence; a .keras file has no recipe, but its padding."""
+    return run.table["recipe"].get("batching") == "sentences" if run.is_folder else model.padded
+
+
 def cache_settings(pairs: list[str], run: Run, corpus: str) -> dict[str, Any]:
     """Return the cache settings in `pairs`, completed by those published for card and corpus."""
     from dualnet.builders.wrapping_stations import Cache
 
-    asked = {f"cache_{key}": value for key, value in settings_of(pairs).items()}
+    asked = {f"cache_{key}": value for key, value in settings_of(pairs, "--cache").items()}
     has_ngrams = asked.get("cache_kind") == "ngram"
     published = {} if has_ngrams else Cache.fields_of(_published_evaluation(run, corpus))
     try:
@@ -430,24 +438,6 @@ def _published_evaluation(run: Run, corpus: str) -> Mapping[str, Any]:
     if name not in zoo.list_models() or corpus not in zoo.card(name).corpora:
         return {}
     return zoo.card(name, corpus).evaluation
-
-
-def _check_text(options: TextOfRun, run: Run) -> None:
-    """Check that the corpus of the options exists and is divided."""
-    if not _is_whole(options, run):
-        documents = run.read_as["documents"]
-        check_corpus(options.corpus, {"fractions": options.fractions, "documents": documents})
-
-
-def _is_whole(options: TextOfRun, run: Run) -> bool:
-    """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
-    path, is_divided = options.corpus or "", bool(options.fractions or options.split)
-    values = vars(options)  # `compare` has neither of these two
-    is_divided |= values.get("temperature") == "best"
-    is_divided |= values.get("rule") == "rms" and not run.is_folder
-    if is_divided or path in NAMES or run.own_reading(path):
-        return False
-    return os.path.isfile(os.path.expanduser(path))
 
 
 # --- models that translate

@@ -1,5 +1,6 @@
 """Options that several commands share, and the checks of the files that they name."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from dualnet import corpora, zoo
 from dualnet._checks import ArgumentError
 from dualnet._columns import texts_of
-from dualnet._fields import count, field
+from dualnet._fields import choice, count, field
 from dualnet.cli.command import Options, argument
 from dualnet.corpora import NAMES, SPLITS, Corpus, PairCorpus
-from dualnet.corpora.corpus import choose_tokenizer, locate
+from dualnet.corpora.corpus import choose_tokenizer, load_whole, locate
 from dualnet.corpora.records import Records
-from dualnet.requests import ReadingCorpus
+from dualnet.requests import Dividing, ReadingCorpus
 from dualnet.runs import Run
 from dualnet.text.files import TABLE, read_table
 from dualnet.text.plain_text import check_text
@@ -101,6 +102,16 @@ class OfCorpus(Options):
     corpus: str | None = field(None, check_no_table)
     """ptb, wikitext-2, wikitext-103, python-reference, a folder with train.txt, valid.txt and
     test.txt, or a text file (default for a RUN: the corpus that it was trained on)."""
+
+
+class OfSplit(OfCorpus, Dividing):
+    """The part of a text that a command reads."""
+
+    split: str | None = choice(None, SPLITS)
+    """train, valid or test (default: test; a file that is not the RUN's own is read whole, unless
+    --fractions divides it)."""
+
+    needs = {"corpus": ["fractions"]}
 
 
 class Reading(Options, ReadingCorpus):
@@ -224,19 +235,36 @@ def name_of(run: Run, model: "LanguageModel") -> str:
     return run.source if run.is_shipped else model.name
 
 
-def corpus_of(
-    run: Run,
-    model: "LanguageModel",
-    name: str | None,
-    fractions: Sequence[float] | None = None,
-) -> Corpus | PairCorpus:
-    """Return the corpus `name`, as `model` reads it; by default that which it was trained on."""
+def corpus_of(options: OfSplit, run: Run, model: "LanguageModel") -> Corpus | PairCorpus:
+    """Return the corpus of the options, as `model` reads it; by default that of its training."""
+    from dualnet.evaluation.arguments import vocabulary_of
+
+    name = options.corpus
     if name is None and not run.is_folder:
         raise ArgumentError("--corpus", "must be given for a .keras file, which records no corpus.")
     if name is None:
         return run.corpus()
-    settings = {"fractions": fractions} if fractions else run.own_reading(name)
-    return corpora.load(name, vocabulary=model.vocabulary, **settings)
+    if is_whole(options, run):
+        return load_whole(name, vocabulary_of(model))
+    settings = run.own_reading(name) | options.given(["fractions"])
+    return corpora.load(name, vocabulary=vocabulary_of(model), **settings)
+
+
+def is_whole(options: OfSplit, run: Run) -> bool:
+    """Whether the text is a file that nothing divides, other than the one RUN was trained on."""
+    path, values = options.corpus or "", vars(options)  # of which some commands have fewer
+    is_divided = options.fractions or options.split or values.get("temperature") == "best"
+    is_divided = is_divided or (values.get("rule") == "rms" and not run.is_folder)
+    if is_divided or path in NAMES or run.own_reading(path):
+        return False
+    return os.path.isfile(os.path.expanduser(path))
+
+
+def check_split(options: OfSplit, run: Run) -> None:
+    """Check that the corpus of the options exists and is divided."""
+    if not is_whole(options, run):
+        read_as = {"fractions": options.fractions, "documents": run.read_as["documents"]}
+        check_corpus(options.corpus, read_as)
 
 
 def check_corpus(
