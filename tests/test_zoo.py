@@ -549,7 +549,7 @@ def test_a_group_of_the_queue_takes_the_rates_whose_validation_ends_lowest():
     group = published.read_queue({})["miniature-depth"]
     done = {}
     for run in group.rates.runs:
-        end = {0.002: 9.0, 0.004: 7.0, 0.008: 8.0, 0.016: 9.0}[run.settings["learning_rate"]]
+        end = {0.002: 9.0, 0.004: 7.0}.get(run.settings["learning_rate"], 8.0)
         rows = [{"val_perplexity": str(value)} for value in (5.0, end)]  # the last epoch counts
         done[group.rates.name, run.name] = rows
     assert {run.best_rate(done) for run in group.runs} == {0.004}
