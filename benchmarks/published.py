@@ -300,7 +300,7 @@ EVALUATIONS: dict[str, dict[str, Any]] = {
     "nadam": {"rule": "nadam"},
     "nadam, epsilon 1e-3": {"rule": "nadam", "epsilon": 1e-3},
     "sgd": {"rule": "sgd"},
-    "cache": {"size": 2000},  # the rest as Takase et al., 2017
+    "cache": {"size": 2000},  # the rest as in the code of Takase et al., 2017
 }
 
 

@@ -253,11 +253,11 @@ def compare(options: Compare) -> Result:
             "or --no-by-sentence must be given for models that were trained differently. Received: "
             f"{options.run_folder!r} and {options.other!r}, of which {one!r} by sentence.",
         )
-    found = evaluation.compare(text.model, second, text.tokens, by_sentence=by_sentence)
+    gain = evaluation.compare(text.model, second, text.tokens, by_sentence=by_sentence)
     figures = {"by_sentence": by_sentence, "other": name_of(other, second), **text.notes}
     return Result(
-        dataclasses.asdict(found) | figures,
-        f"{options.run_folder} and {options.other} on {text.corpus.name} {text.split}: {found}",
+        dataclasses.asdict(gain) | figures,
+        f"{options.run_folder} and {options.other} on {text.corpus.name} {text.split}: {gain}",
         LINES["by_sentence"] if by_sentence else "read as one stream",
     )
 
