@@ -175,10 +175,9 @@ def described(claim: Claim, runs: dict, queue: list[dict[str, Any]]) -> str:
     parts = []
     for label, evaluation in zip(claim.runs, claim.evaluations, strict=True):
         row = next(iter(runs[claim.group, label, ""].values()))
-        details = [
-            evaluation,
-            " after those of ".join([f"{row['epoch']} epochs", *below.get(label, ())]),
-        ]
+        members = below.get(label, ())
+        epochs = " after those of ".join([f"{row['epoch']} epochs", *members])
+        details = [evaluation, f"{', '.join(members)} together" if len(members) > 1 else epochs]
         if row.get("parameters"):
             details.append(f"{int(row['parameters']):,} weights")
         parts.append(f"{label} ({', '.join(filter(None, details))})")

@@ -157,8 +157,7 @@ class Run:
         folder = self.folder(output)
         corpus = self.group.load()
         resume = (folder / "card.toml").is_file()
-        kept = {"epochs"} if resume else {*self.settings}
-        settings = {name: self.settings[name] for name in self.settings if name in kept}
+        settings = {k: v for k, v in self.settings.items() if not resume or k == "epochs"}
         if self.group.rates and not resume:
             settings["learning_rate"] = self.best_rate(rows_of([output / "published.csv"]))
         settings["evaluate"] = not self.group.chooses

@@ -11,7 +11,8 @@ from benchmarks import claims
 
 ROOT = Path(__file__).parents[1]
 GATED = {"label": "gated", "over": ["plain"]}
-GROUPS = {"pairs": {"corpus": "text", "title": "Pairs", "runs": [{"model": "lstm"}, GATED]}}
+MEAN = {"label": "mean", "over": ["plain", "dual"]}
+GROUPS = {"pairs": {"corpus": "text", "title": "Pairs", "runs": [{"model": "lstm"}, GATED, MEAN]}}
 COLUMNS = ["group", "run", "epoch", "test_perplexity", "evaluation", "parameters", "test_bleu"]
 
 
@@ -87,10 +88,12 @@ def test_a_score_is_the_better_the_higher_it_is(compared):
     assert "30.5 → 31.0 (0.500)" in claims.line(claim)
 
 
-def test_the_epochs_of_a_gate_come_after_those_of_the_model_below(compared):
+def test_what_stands_on_other_runs_names_them(compared):
     [claim], _ = compared({"plain": [4.0], "gated": [3.9]}, ("plain", "gated"))
     assert "plain (3 epochs, 12 weights)" in claims.line(claim)
     assert "gated (3 epochs after those of plain, 12 weights)" in claims.line(claim)
+    [claim], _ = compared({"plain": [4.0], "mean": [3.9]}, ("plain", "mean"))
+    assert "mean (plain, dual together, 12 weights)" in claims.line(claim)
 
 
 def test_without_a_repeated_seed_nothing_is_decided(compared):
