@@ -5,7 +5,7 @@ Usage: python benchmarks/claims.py
 Reads benchmarks/claims.toml, and what benchmarks/published.py measured: RESULTS, of which a later
 file replaces the runs of an earlier one. A gain is the difference between the means over seeds of
 ln perplexity or of a score such as BLEU on the test text, above 0 where the claim is right. The
-standard deviation of a seed is pooled over all models of a corpus.
+standard deviation of a seed is pooled over all models of a corpus that is read in the same way.
 """
 
 import csv
@@ -127,8 +127,13 @@ def holm(p_values: list[float]) -> list[float]:
     return corrected
 
 
+def text_of(group: dict[str, Any]) -> str:
+    """Return the corpus of a group and how it is read."""
+    return group["corpus"] + " by sentence" * ("batching" in group["settings"])
+
+
 def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str, tuple]:
-    """Fill in what was found of `claims`; return deviation and degrees of freedom by corpus."""
+    """Fill in what was found of `claims`; return deviation and degrees of freedom by text."""
     pools = {}
     for claim in claims:
         cases = [
@@ -138,16 +143,16 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
         if not cases or not all(cases):
             claim.why = claim.why or f"not run yet: `--group {claim.group}`"
             continue
-        corpus = groups[claim.group]["corpus"]
-        if corpus not in pools:
-            pools[corpus] = pooled(
+        text = text_of(groups[claim.group])
+        if text not in pools:
+            pools[text] = pooled(
                 [
                     scores(seeds, claim.measure)
                     for (group, _, evaluation), seeds in runs.items()
-                    if groups[group]["corpus"] == corpus and not evaluation
+                    if text_of(groups[group]) == text and not evaluation
                 ]
             )
-        deviation, claim.freedom = pools[corpus]
+        deviation, claim.freedom = pools[text]
         without, gained = [scores(case, claim.measure) for case in cases]
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
@@ -163,7 +168,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
             claim.word = "**does not hold**"
     waiting = [claim for claim in claims if claim.word == "undecided" and claim.freedom]
     for claim in waiting:
-        deviation, _ = pools[groups[claim.group]["corpus"]]
+        deviation, _ = pools[text_of(groups[claim.group])]
         number = claim.seeds_to_decide(deviation, LEVEL / len(waiting))
         claim.word = f"undecided: takes {number:,} seeds"
     return pools
@@ -248,7 +253,7 @@ def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
     text = f"Of {len(claims)} rows: {counts}.\n\n"
     for corpus, (spread, freedom) in pools.items():
         if freedom:
-            text += f"- Corpus `{corpus}`: a seed deviates by {spread:.4f}"
+            text += f"- Corpus {corpus}: a seed deviates by {spread:.4f}"
             text += f", {freedom} degrees of freedom.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"

@@ -160,24 +160,21 @@ class Run:
         settings = {k: v for k, v in self.settings.items() if not resume or k == "epochs"}
         if self.group.rates and not resume:
             settings["learning_rate"] = self.best_rate(rows_of([output / "published.csv"]))
-        settings["evaluate"] = not self.group.chooses
+        settings |= {"evaluate": not self.group.chooses, "seed": self.seed, "resume": resume}
         below = [run.folder(output) for run in self.below()]
         if _read(folder / "results.json"):
             pass
         elif len(below) > 1:
             combine(below, folder, self.group.splits())
         elif below:
-            training.train_gate(
-                below[0], corpus, output=folder, seed=self.seed, resume=resume, **settings
-            )
+            training.train_gate(below[0], corpus, output=folder, **settings)
         else:
-            training.train(
-                self.model, corpus, output=folder, seed=self.seed, resume=resume, **settings
-            )
-        if _read(folder / "results.json"):
-            for name in self.then:
-                evaluate(folder, name, self.group.splits())
-        if self.group.translates and _read(folder / "results.json"):
+            training.train(self.model, corpus, output=folder, **settings)
+        if self.group.chooses:
+            return
+        for name in self.then:
+            evaluate(folder, name, self.group.splits())
+        if self.group.translates:
             translate(folder, corpus)
 
     @contextlib.contextmanager
@@ -250,7 +247,7 @@ class Group:
         """Return whether earlier tables have all figures of the group."""
         return all(run.is_whole_in(done) for run in self.runs)
 
-    def train_next(self, output: Path, names: list[str]) -> bool:
+    def train_next(self, output: Path, names: set[str]) -> bool:
         """Train the first run of `names` that is not finished; say whether there was one.
 
         Runs that another command trains are left to it, and runs over others wait for these, as a
@@ -309,17 +306,16 @@ def evaluate(folder: Path, name: str, splits: dict[str, Any]) -> None:
     measured = _read(file)
     if name in measured:
         return
-    model, perplexities = runs.load(folder), {}
+    model, found = runs.load(folder), {}
     if name == "cache":
         model = builders.with_cache(model, **settings)
     for split, tokens in splits.items():
         if name == "cache":
-            perplexities[split] = evaluation.perplexity(model, tokens)
+            found[f"{split}_perplexity"] = evaluation.perplexity(model, tokens)
             continue
         result = adaptation.dynamic_evaluation(model, tokens, **settings)
         settings["learning_rate"] = result.settings["learning_rate"]  # found before valid was read
-        perplexities[split] = result.perplexity
-    found = {f"{split}_perplexity": value for split, value in perplexities.items()}
+        found[f"{split}_perplexity"] = result.perplexity
     measured[name] = found | {"learning_rate": settings.get("learning_rate")}
     write_whole(file, json.dumps(measured, indent=2) + "\n")
 
@@ -414,7 +410,7 @@ def main() -> None:
         while is_at_work:
             try:
                 chosen = wanted & {*(options.run or wanted)}
-                is_at_work = group.train_next(options.output, [*chosen])
+                is_at_work = group.train_next(options.output, chosen)
             finally:
                 write_table([*queue.values()], options.output, done)
 

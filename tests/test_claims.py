@@ -12,7 +12,14 @@ from benchmarks import claims
 ROOT = Path(__file__).parents[1]
 GATED = {"label": "gated", "over": ["plain"]}
 MEAN = {"label": "mean", "over": ["plain", "dual"]}
-GROUPS = {"pairs": {"corpus": "text", "title": "Pairs", "runs": [{"model": "lstm"}, GATED, MEAN]}}
+GROUPS = {
+    "pairs": {
+        "corpus": "text",
+        "title": "Pairs",
+        "settings": {"epochs": 3},
+        "runs": [{"model": "lstm"}, GATED, MEAN],
+    }
+}
 COLUMNS = ["group", "run", "epoch", "test_perplexity", "evaluation", "parameters", "test_bleu"]
 
 
