@@ -56,6 +56,21 @@ def test_a_gain_has_the_interval_of_a_pooled_unpaired_comparison(compared):
     assert claim.seeds == (3, 2)
 
 
+def test_seeds_are_pooled_over_what_reads_a_text_in_the_same_way(tmp_path, compared):
+    by_sentence = {**GROUPS["pairs"], "settings": {"batching": "sentences"}}
+    groups = GROUPS | {"sentences": by_sentence}
+    compared({"plain": [4.0, 4.1, 4.2], "dual": [3.8, 3.9]}, ("plain", "dual"))
+    runs = claims.read_runs(tmp_path)
+    for seed, loss in enumerate([3.0, 5.0]):
+        row = {"test_perplexity": math.exp(loss), "epoch": 3}
+        runs.setdefault(("sentences", "plain", ""), {})[str(seed)] = row
+    claim = claims.Claim(claim="c", where="w", group="pairs", runs=("plain", "dual"))
+    other = claims.Claim(claim="c", where="w", group="sentences", runs=("plain", "plain"))
+    pools = claims.compare([claim, other], runs, groups)
+    assert pools["text"] == pytest.approx((math.sqrt(0.025 / 3), 3))
+    assert pools["text by sentence"] == pytest.approx((math.sqrt(2), 1))
+
+
 def test_the_correction_for_many_rows_is_that_of_holm():
     assert claims.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert claims.holm([0.9, 0.6]) == [1.0, 1.0]
