@@ -129,7 +129,8 @@ def holm(p_values: list[float]) -> list[float]:
 
 def text_of(group: dict[str, Any]) -> str:
     """Return the corpus of a group and how it is read."""
-    return group["corpus"] + " by sentence" * ("batching" in group["settings"])
+    by_sentence = group["settings"].get("batching") == "sentences"
+    return group["corpus"] + " by sentence" * by_sentence
 
 
 def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str, tuple]:
