@@ -45,6 +45,7 @@ class Claim:
         why: Why it is not tried; else what was compared.
         gain, error: Difference of means and its standard error, which needs a repeated seed.
         freedom: Degrees of freedom of the error.
+        paired: Interval of the gain by its differences seed by seed, if both share weights.
     """
 
     claim: str
@@ -59,6 +60,7 @@ class Claim:
     gain: float | None = None
     error: float | None = None
     freedom: int = 0
+    paired: tuple[float, float] | None = None
     word: str = "not tried"
 
     @property
@@ -118,6 +120,15 @@ def pooled(samples: list[list[float]]) -> tuple[float, int]:
     return math.sqrt(squares / freedom) if freedom else math.nan, freedom
 
 
+def paired_interval(cases: list[dict[str, Any]], measure: str) -> tuple[float, float] | None:
+    """Return the interval of the gain by the differences of equal seeds, if there are two."""
+    seeds = sorted(cases[0].keys() & cases[1].keys())
+    without, gained = [scores({s: case[s] for s in seeds}, measure) for case in cases]
+    if len(seeds) < 2:
+        return None
+    return tuple(stats.ttest_rel(gained, without).confidence_interval(1 - LEVEL))
+
+
 def holm(p_values: list[float]) -> list[float]:
     """Return p-values corrected for their number."""
     corrected, highest = [0.0] * len(p_values), 0.0
@@ -158,7 +169,12 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
         claim.error = deviation * math.sqrt(1 / len(without) + 1 / len(gained))
-        claim.word, claim.why = "undecided", described(claim, runs, groups[claim.group]["runs"])
+        queue = groups[claim.group]["runs"]
+        below = {run.get("label"): run.get("over", ()) for run in queue}
+        first, second = [{label, *below.get(label, ())} for label in claim.runs]
+        if first & second:
+            claim.paired = paired_interval(cases, claim.measure)
+        claim.word, claim.why = "undecided", described(claim, runs, below)
     tested = [claim for claim in claims if min(claim.seeds, default=0) >= SEEDS]
     zero = holm([claim.p_value(abs(claim.gain)) for claim in tested])
     half = holm([claim.p_value(claim.distance_to_half) for claim in tested])
@@ -175,9 +191,11 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
     return pools
 
 
-def described(claim: Claim, runs: dict, queue: list[dict[str, Any]]) -> str:
-    """Return what was compared: runs, how they were evaluated, weights, epochs."""
-    below = {run.get("label"): run.get("over", ()) for run in queue}
+def described(claim: Claim, runs: dict, below: dict[str, Any]) -> str:
+    """Return what was compared: runs, how they were evaluated, weights, epochs.
+
+    `below` has the labels of the runs that one stands on.
+    """
     parts = []
     for label, evaluation in zip(claim.runs, claim.evaluations, strict=True):
         row = next(iter(runs[claim.group, label, ""].values()))
@@ -198,6 +216,8 @@ def line(claim: Claim) -> str:
     gain = "" if claim.gain is None else f"{claim.gain:.3f}"
     if claim.freedom:
         gain += ", {:.3f} to {:.3f}".format(*claim.interval())
+    if claim.paired:
+        gain += "; paired {:.3f} to {:.3f}".format(*claim.paired)
     seeds = " and ".join(map(str, claim.seeds))
     cells = claim.claim, claim.where, published, claim.why, seeds, gain, claim.word
     return f"| {' | '.join(cells)} |\n"

@@ -176,12 +176,12 @@ def results_of(
     texts = {"valid": corpus.valid, "test": corpus.test, "sample": tokenizer.encode(text)}
     found: dict[str, dict[str, Any]] = {"static": {}, "dynamic": {}}
     for name, ids in texts.items():
-        losses = static_losses(model, ids), dynamic_losses(model, ids, rule=rule, **settings)
-        for kind, own in zip(found.values(), losses):
-            kind[name] = figures(model, ids, own)
+        measured = evaluate(model, ids), dynamic_evaluation(model, ids, rule=rule, **settings)
+        for kind, own in zip(found.values(), measured):
+            kind[name] = figures(model, ids, own.token_losses)
             if genres is not None and name != "sample":
                 labels = (genres / f"{name}.genres").read_text("utf-8").split()
-                kind[f"{name} by genre"] = by_genre(model, ids, own, labels)
+                kind[f"{name} by genre"] = by_genre(model, ids, own.token_losses, labels)
     return {
         "parameters": model.count_params(),
         "weights": "float16",
@@ -192,18 +192,6 @@ def results_of(
         "vocabulary": {"size": len(tokenizer), "sha256": tokenizer.sha256},
         "versions": versions(),
     }
-
-
-def static_losses(model: LanguageModel, ids: np.ndarray) -> np.ndarray:
-    """Return the loss of each token of `ids` but the first, read as one stream."""
-    return evaluate(model, ids).token_losses
-
-
-def dynamic_losses(
-    model: LanguageModel, ids: np.ndarray, *, rule: str = "nadam", **settings: Any
-) -> np.ndarray:
-    """Return the loss of each token of `ids` but the first under dynamic evaluation."""
-    return dynamic_evaluation(model, ids, rule=rule, **settings).token_losses
 
 
 def by_genre(

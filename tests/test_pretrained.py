@@ -75,14 +75,14 @@ def test_every_folder_scores_its_stored_text_as_its_results_say(folder):
     results = json.loads((folder / "results.json").read_text("utf-8"))
     ids = model.vocabulary.encode(results["sample"])
     assert model.count_params() == results["parameters"]
-    static = ship.figures(model, ids, ship.static_losses(model, ids))
+    static = ship.figures(model, ids, dualnet.evaluate(model, ids).token_losses)
     assert static == pytest.approx(results["static"]["sample"], abs=1e-3)
     score = dualnet.score(model, results["sample"])
     stored = results["static"]["sample"]
     assert score.tokens == stored["tokens"] + 1  # which scores the first token, too
     rule, settings = results["dynamic"]["rule"], results["dynamic"]["settings"]
-    losses = ship.dynamic_losses(model, ids, rule=rule, **settings)
-    adapted = ship.figures(model, ids, losses)
+    result = dualnet.dynamic_evaluation(model, ids, rule=rule, **settings)
+    adapted = ship.figures(model, ids, result.token_losses)
     assert adapted == pytest.approx(results["dynamic"]["sample"], rel=1e-3)
 
 

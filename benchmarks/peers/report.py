@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet._files import write_whole
+from dualnet.cli.console import Table
 from peers.cases import CASES, Case, described
 from peers.products import parameters
 
@@ -180,20 +181,8 @@ def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, 
 
 
 def table(rows: list[dict[str, Any]], lines: list[str]) -> str:
-    names = [name for name in COLUMNS if name != "note"]
-    cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    notes = ["", *(row["note"][:100] for row in rows)]
-    text = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths))
-        )
-        + "  "
-        + note
-        for line, note in zip(cells, notes)
-    ]
-    return "\n".join([*text, *lines])
+    cells = [[str(row.get(name, ""))[:100] for name in COLUMNS] for row in rows]
+    return "\n".join([str(Table(COLUMNS, cells)), *lines])
 
 
 def keep(folder: Path, case: Case, lines: list[str], rows: list[dict[str, Any]]) -> Path:
