@@ -5,7 +5,8 @@ Usage: python benchmarks/claims.py
 Reads benchmarks/claims.toml, and what benchmarks/published.py measured: RESULTS, of which a later
 file replaces the runs of an earlier one. A gain is the difference between the means over seeds of
 ln perplexity or of a score such as BLEU on the test text, above 0 where the claim is right. The
-standard deviation of a seed is pooled over all models of a corpus that is read in the same way.
+standard deviation of a seed is pooled over all models of a corpus that is read in the same way,
+without gates and ensembles, which have the weights of the models that they stand on.
 """
 
 import csv
@@ -147,6 +148,12 @@ def text_of(group: dict[str, Any]) -> str:
 def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str, tuple]:
     """Fill in what was found of `claims`; return deviation and degrees of freedom by text."""
     pools = {}
+    below = {  # the labels of the runs that a run stands on
+        (name, run.get("label")): run["over"]
+        for name, group in groups.items()
+        for run in group["runs"]
+        if "over" in run
+    }
     for claim in claims:
         cases = [
             runs.get((claim.group, *case), {})
@@ -160,8 +167,9 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
             pools[text] = pooled(
                 [
                     scores(seeds, claim.measure)
-                    for (group, _, evaluation), seeds in runs.items()
-                    if text_of(groups[group]) == text and not evaluation
+                    for (group, label, evaluation), seeds in runs.items()
+                    if text_of(groups[group]) == text
+                    if not evaluation and (group, label) not in below
                 ]
             )
         deviation, claim.freedom = pools[text]
@@ -169,12 +177,11 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
         claim.error = deviation * math.sqrt(1 / len(without) + 1 / len(gained))
-        queue = groups[claim.group]["runs"]
-        below = {run.get("label"): run.get("over", ()) for run in queue}
-        first, second = [{label, *below.get(label, ())} for label in claim.runs]
+        members = [below.get((claim.group, label), ()) for label in claim.runs]
+        first, second = [{label, *own} for label, own in zip(claim.runs, members)]
         if first & second:
             claim.paired = paired_interval(cases, claim.measure)
-        claim.word, claim.why = "undecided", described(claim, runs, below)
+        claim.word, claim.why = "undecided", described(claim, runs, members)
     tested = [claim for claim in claims if min(claim.seeds, default=0) >= SEEDS]
     zero = holm([claim.p_value(abs(claim.gain)) for claim in tested])
     half = holm([claim.p_value(claim.distance_to_half) for claim in tested])
@@ -191,15 +198,14 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
     return pools
 
 
-def described(claim: Claim, runs: dict, below: dict[str, Any]) -> str:
+def described(claim: Claim, runs: dict, below: list[Any]) -> str:
     """Return what was compared: runs, how they were evaluated, weights, epochs.
 
-    `below` has the labels of the runs that one stands on.
+    `below` has, for each of the two, the labels of the runs that it stands on.
     """
     parts = []
-    for label, evaluation in zip(claim.runs, claim.evaluations, strict=True):
+    for label, evaluation, members in zip(claim.runs, claim.evaluations, below, strict=True):
         row = next(iter(runs[claim.group, label, ""].values()))
-        members = below.get(label, ())
         epochs = " after those of ".join([f"{row['epoch']} epochs", *members])
         details = [evaluation, f"{', '.join(members)} together" if len(members) > 1 else epochs]
         if row.get("parameters"):
@@ -237,10 +243,9 @@ def plot(papers: list[dict[str, Any]], path: Path) -> None:
         len(panels),
         figsize=(11, 1.5 + 0.22 * sum(map(len, panels.values()))),
         height_ratios=[len(panel) + 2 for panel in panels.values()],
-        squeeze=False,
         layout="constrained",
     )
-    for axis, ((title, measure), panel) in zip(axes.flat, panels.items(), strict=True):
+    for axis, ((title, measure), panel) in zip(axes, panels.items()):
         for place, claim in enumerate(panel):
             if claim.gain is not None:
                 face = "white" if claim.word.startswith("undecided") else "tab:blue"
@@ -250,7 +255,7 @@ def plot(papers: list[dict[str, Any]], path: Path) -> None:
             if claim.published_gain is not None:
                 axis.plot(claim.published_gain, place, "d", color="tab:orange")
         axis.set_yticks(range(len(panel)), [claim.claim for claim in panel], size=8)
-        axis.set_ylim(len(panel) - 0.5, -0.5)
+        axis.invert_yaxis()
         axis.axvline(0, color="grey")
         axis.set_title(f"{title}: gain in {measure.replace('perplexity', 'ln perplexity')}", size=9)
     figure.suptitle(

@@ -40,15 +40,7 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # a resumed run is then bi
 
 import filelock
 
-from dualnet import (
-    adaptation,
-    builders,
-    corpora,
-    evaluation,
-    generation,
-    runs,
-    training,
-)
+from dualnet import adaptation, builders, corpora, evaluation, generation, runs, training
 from dualnet._files import write_whole
 from dualnet.cli.command import settings_of
 from dualnet.evaluation.translations import check_packages
@@ -187,7 +179,7 @@ class Run:
             file = self.folder(output) / "processor.json"
             seconds = _read(file).get("seconds", 0.0) + time.process_time() - began
             if file.parent.is_dir():
-                write_whole(file, json.dumps({"seconds": seconds}) + "\n")
+                write_whole(file, json.dumps({"seconds": seconds}))
 
     def core_hours(self, output: Path) -> float | None:
         """Return the processor time of the run so far, in hours of one core, if it is known."""
@@ -317,7 +309,7 @@ def evaluate(folder: Path, name: str, splits: dict[str, Any]) -> None:
         settings["learning_rate"] = result.settings["learning_rate"]  # found before valid was read
         found[f"{split}_perplexity"] = result.perplexity
     measured[name] = found | {"learning_rate": settings.get("learning_rate")}
-    write_whole(file, json.dumps(measured, indent=2) + "\n")
+    write_whole(file, json.dumps(measured, indent=2))
 
 
 def combine(members: list[Path], folder: Path, splits: dict[str, Any]) -> None:
@@ -328,7 +320,7 @@ def combine(members: list[Path], folder: Path, splits: dict[str, Any]) -> None:
     model = runs.load(folder)
     found = {f"{s}_perplexity": evaluation.perplexity(model, ids) for s, ids in splits.items()}
     found |= {"epochs": 0, "parameters": model.count_params()}
-    write_whole(folder / "results.json", json.dumps(found) + "\n")
+    write_whole(folder / "results.json", json.dumps(found))
 
 
 def rows_of(files: Iterable[Path]) -> dict[tuple[str, str], list[dict[str, str]]]:
