@@ -155,10 +155,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
         if "over" in run
     }
     for claim in claims:
-        cases = [
-            runs.get((claim.group, *case), {})
-            for case in zip(claim.runs, claim.evaluations, strict=False)
-        ]
+        cases = [runs.get((claim.group, *case), {}) for case in zip(claim.runs, claim.evaluations)]
         if not cases or not all(cases):
             claim.why = claim.why or f"not run yet: `--group {claim.group}`"
             continue
@@ -204,7 +201,7 @@ def described(claim: Claim, runs: dict, below: list[Any]) -> str:
     `below` has, for each of the two, the labels of the runs that it stands on.
     """
     parts = []
-    for label, evaluation, members in zip(claim.runs, claim.evaluations, below, strict=True):
+    for label, evaluation, members in zip(claim.runs, claim.evaluations, below):
         row = next(iter(runs[claim.group, label, ""].values()))
         epochs = " after those of ".join([f"{row['epoch']} epochs", *members])
         details = [evaluation, f"{', '.join(members)} together" if len(members) > 1 else epochs]

@@ -179,7 +179,7 @@ class Run:
             file = self.folder(output) / "processor.json"
             seconds = _read(file).get("seconds", 0.0) + time.process_time() - began
             if file.parent.is_dir():
-                write_whole(file, json.dumps({"seconds": seconds}))
+                _write(file, {"seconds": seconds})
 
     def core_hours(self, output: Path) -> float | None:
         """Return the processor time of the run so far, in hours of one core, if it is known."""
@@ -266,6 +266,11 @@ def _read(file: Path) -> dict[str, Any]:
     return json.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
+def _write(file: Path, values: dict[str, Any]) -> None:
+    """Write a JSON file, whole or not at all."""
+    write_whole(file, json.dumps(values, indent=2) + "\n")
+
+
 def translate(folder: Path, corpus: Any) -> None:
     """Translate valid and test of `corpus`, and write the translations and what they score."""
     model = runs.load(folder)
@@ -280,7 +285,7 @@ def translate(folder: Path, corpus: Any) -> None:
             )
             found[f"{split}_{name}"] = scores["bleu"]
             found[f"{name}_signature"] = scores["bleu_signature"]
-    write_whole(folder / "bleu.json", json.dumps({**found, "beam": BEAM}, indent=2) + "\n")
+    _write(folder / "bleu.json", {**found, "beam": BEAM})
 
 
 # Arguments of `dynamic_evaluation`, or of `with_cache`.
@@ -309,7 +314,7 @@ def evaluate(folder: Path, name: str, splits: dict[str, Any]) -> None:
         settings["learning_rate"] = result.settings["learning_rate"]  # found before valid was read
         found[f"{split}_perplexity"] = result.perplexity
     measured[name] = found | {"learning_rate": settings.get("learning_rate")}
-    write_whole(file, json.dumps(measured, indent=2))
+    _write(file, measured)
 
 
 def combine(members: list[Path], folder: Path, splits: dict[str, Any]) -> None:
@@ -320,7 +325,7 @@ def combine(members: list[Path], folder: Path, splits: dict[str, Any]) -> None:
     model = runs.load(folder)
     found = {f"{s}_perplexity": evaluation.perplexity(model, ids) for s, ids in splits.items()}
     found |= {"epochs": 0, "parameters": model.count_params()}
-    write_whole(folder / "results.json", json.dumps(found))
+    _write(folder / "results.json", found)
 
 
 def rows_of(files: Iterable[Path]) -> dict[tuple[str, str], list[dict[str, str]]]:
