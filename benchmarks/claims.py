@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = "*-miniature*.csv", "*-translation.csv"
 BETWEEN = re.compile("(?<=<!-- claims -->\n).*(?=<!-- /claims -->)", re.DOTALL)
 LEVEL = 0.05
+STATIC = "", "experts"  # evaluations of a model as it was trained, the second of its experts alone
 SEEDS, MOST_SEEDS = 3, 9999  # of each model, to decide
 HEAD = """\
 | claim | where | published | compared | seeds | gain, 95 % interval | |
@@ -39,13 +40,15 @@ class Claim:
         claim: The claim in our words.
         where: Where the paper makes it.
         published: The paper's figures, without and with what the claim is about.
-        measure: "perplexity", compared by its logarithm, or a score.
+        measure: "perplexity", compared by its logarithm, "variation", the coefficient of it in the
+            use of experts, or a score.
         group: Group of benchmarks/published.toml that tries it.
         runs: Labels of its runs, without and with what the claim is about.
         evaluations: How each is evaluated; "" is static.
         why: Why it is not tried; else what was compared.
-        gain, error: Difference of means and its standard error, which needs a repeated seed.
-        freedom: Degrees of freedom of the error.
+        gain: Difference of means.
+        deviation, freedom: How a seed deviates, and the degrees of freedom of that, 0 if no seed
+            is repeated.
         paired: Interval of the gain by its differences seed by seed, if both share weights.
     """
 
@@ -59,7 +62,7 @@ class Claim:
     why: str = ""
     seeds: tuple[int, ...] = ()
     gain: float | None = None
-    error: float | None = None
+    deviation: float = math.nan
     freedom: int = 0
     paired: tuple[float, float] | None = None
     word: str = "not tried"
@@ -74,6 +77,11 @@ class Claim:
         """How far the gain is below half of the paper's own; 0 or less if it is not."""
         return -math.inf if self.published_gain is None else self.published_gain / 2 - self.gain
 
+    @property
+    def error(self) -> float:
+        """The standard error of the gain."""
+        return self.deviation * math.sqrt(sum(1 / number for number in self.seeds))
+
     def p_value(self, distance: float) -> float:
         """Return the two-sided p-value of a `distance` from the gain."""
         return 2 * stats.t.sf(max(distance, 0) / self.error, self.freedom)
@@ -82,19 +90,27 @@ class Claim:
         margin = stats.t.ppf(1 - LEVEL / 2, self.freedom) * self.error
         return self.gain - margin, self.gain + margin
 
-    def seeds_to_decide(self, deviation: float, level: float) -> int:
+    def seeds_to_decide(self, level: float) -> int:
         """Return the seeds of each model with which this gain would be told from 0 or from half."""
         distance = max(abs(self.gain), self.distance_to_half)
         for number in range(SEEDS, MOST_SEEDS):
             freedom = self.freedom + 2 * number - sum(self.seeds)  # they tell of the deviation, too
-            if stats.t.isf(level / 2, freedom) * deviation * math.sqrt(2 / number) <= distance:
+            error = self.deviation * math.sqrt(2 / number)
+            if stats.t.isf(level / 2, freedom) * error <= distance:
                 return number
         return MOST_SEEDS
 
 
 def score(value: float, measure: str) -> float:
     """Return what is higher the better."""
+    if measure == "variation":
+        return -value
     return -math.log(value) if measure == "perplexity" else value
+
+
+def name_of(measure: str) -> str:
+    """Return what a gain is measured in."""
+    return {"perplexity": "ln perplexity", "variation": "√β"}.get(measure, measure)
 
 
 def read_runs(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
@@ -104,14 +120,16 @@ def read_runs(folder: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
         with path.open(newline="", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 label, _, seed = row["run"].rpartition(" seed ")
-                if row["test_perplexity"]:
-                    key = row["group"], label, row.get("evaluation", "")
+                evaluation = row.get("evaluation", "")
+                if row["test_perplexity"] or evaluation:
+                    key = row["group"], label, evaluation
                     runs.setdefault(key, {})[seed] = row
     return runs
 
 
 def scores(runs: dict[str, Any], measure: str) -> list[float]:
-    return [score(float(row[f"test_{measure.lower()}"]), measure) for row in runs.values()]
+    values = (row.get(f"test_{measure.lower()}") for row in runs.values())
+    return [score(float(value), measure) for value in values if value]
 
 
 def pooled(samples: list[list[float]]) -> tuple[float, int]:
@@ -160,20 +178,17 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
             claim.why = claim.why or f"not run yet: `--group {claim.group}`"
             continue
         text = text_of(groups[claim.group])
-        if text not in pools:
-            pools[text] = pooled(
-                [
-                    scores(seeds, claim.measure)
-                    for (group, label, evaluation), seeds in runs.items()
-                    if text_of(groups[group]) == text
-                    if not evaluation and (group, label) not in below
-                ]
-            )
-        deviation, claim.freedom = pools[text]
+        samples = (
+            scores(seeds, claim.measure)
+            for (group, label, evaluation), seeds in runs.items()
+            if text_of(groups[group]) == text
+            if evaluation in STATIC and (group, label) not in below
+        )
+        claim.deviation, claim.freedom = pooled([*filter(None, samples)])
+        pools[text, claim.measure] = claim.deviation, claim.freedom
         without, gained = [scores(case, claim.measure) for case in cases]
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
-        claim.error = deviation * math.sqrt(1 / len(without) + 1 / len(gained))
         members = [below.get((claim.group, label), ()) for label in claim.runs]
         first, second = [{label, *own} for label, own in zip(claim.runs, members)]
         if first & second:
@@ -189,8 +204,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
             claim.word = "**does not hold**"
     waiting = [claim for claim in claims if claim.word == "undecided" and claim.freedom]
     for claim in waiting:
-        deviation, _ = pools[text_of(groups[claim.group])]
-        number = claim.seeds_to_decide(deviation, LEVEL / len(waiting))
+        number = claim.seeds_to_decide(LEVEL / len(waiting))
         claim.word = f"undecided: takes {number:,} seeds"
     return pools
 
@@ -254,7 +268,7 @@ def plot(papers: list[dict[str, Any]], path: Path) -> None:
         axis.set_yticks(range(len(panel)), [claim.claim for claim in panel], size=8)
         axis.invert_yaxis()
         axis.axvline(0, color="grey")
-        axis.set_title(f"{title}: gain in {measure.replace('perplexity', 'ln perplexity')}", size=9)
+        axis.set_title(f"{title}: gain in {name_of(measure)}", size=9)
     figure.suptitle(
         "Gains here with 95 % intervals (blue; hollow: undecided) and in the papers (orange)"
     )
@@ -274,9 +288,9 @@ def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
     words = Counter(claim.word.split(":")[0].strip("*") for claim in claims)
     counts = ", ".join(f"{number} *{word}*" for word, number in words.items())
     text = f"Of {len(claims)} rows: {counts}.\n\n"
-    for corpus, (spread, freedom) in pools.items():
+    for (corpus, measure), (spread, freedom) in pools.items():
         if freedom:
-            text += f"- Corpus {corpus}: a seed deviates by {spread:.4f}"
+            text += f"- Corpus {corpus}: a seed deviates by {spread:.4f} in {name_of(measure)}"
             text += f", {freedom} degrees of freedom.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"

@@ -1,4 +1,4 @@
-"""Trains the models of docs/results.md, one after another, and compares them with the papers.
+"""Trains the models of docs/results.md and docs/claims.md, one after another, and measures them.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
        [--group NAME ...] [--run "NAME seed N" ...] [--set KEY=VALUE ...]
@@ -6,11 +6,12 @@ Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/publish
 
 The queue is benchmarks/published.toml. A run over another one is a gate on it, and one over several
 an ensemble. What `then` names is measured once a run is trained: dynamic evaluation, its rate found
-on valid, or a cache. After each run, OUTPUT holds `published.csv`, one row per epoch and run, and
-one of results, with the hours of processor time. A model that translates is measured at the end:
-its RUN holds the translations of valid and test, with a beam of 5, and `bleu.json`, in both
-protocols. Groups that choose settings stop at the perplexities on valid. Ctrl-C or SIGTERM
-finishes the step under way, saves and stops; the same command resumes, also after a kill.
+on valid, a cache, or how unequally experts are used. After each run, OUTPUT holds `published.csv`,
+one row per epoch and run, and one of results, with the hours of processor time. A model that
+translates is measured at the end: its RUN holds the translations of valid and test, with a beam of
+5, and `bleu.json`, in both protocols. Groups that choose settings stop at the perplexities on
+valid. Ctrl-C or SIGTERM finishes the step under way, saves and stops; the same command resumes,
+also after a kill.
 Several commands may share OUTPUT, one for each core: none takes a run that another has. One that
 is started with `nice` yields to all other work, also where Linux shares cores by session.
 `--set` overrides the queue: `--set dtype_policy=float32` is for a processor on which bfloat16 is
@@ -40,19 +41,19 @@ os.environ.setdefault("TF_NUM_INTEROP_THREADS", "1")  # a resumed run is then bi
 
 import filelock
 
-from dualnet import adaptation, builders, corpora, evaluation, generation, runs, training
+from dualnet import adaptation, analysis, builders, corpora, evaluation, generation, runs, training
 from dualnet._files import write_whole
 from dualnet.cli.command import settings_of
 from dualnet.evaluation.translations import check_packages
 from dualnet.training.interrupts import Stopped
 
 QUEUE = Path(__file__).with_suffix(".toml")
-COLUMNS = ["group", "run", "epoch", "perplexity", "val_perplexity", "seconds"]
-RESULT_COLUMNS = [
-    "valid_perplexity", "test_perplexity", "published_valid", "published_test", "core_hours",
-    "evaluation", "learning_rate", "parameters", "dtype_policy",
+COLUMNS = [
+    "group", "run", "epoch", "perplexity", "val_perplexity", "seconds", "valid_perplexity",
+    "test_perplexity", "core_hours", "evaluation", "learning_rate", "parameters", "dtype_policy",
+    "valid_bleu", "test_bleu", "valid_bleu_multi30k", "test_bleu_multi30k", "valid_variation",
+    "test_variation",
 ]  # fmt: skip
-BLEU_COLUMNS = ["valid_bleu", "test_bleu", "valid_bleu_multi30k", "test_bleu_multi30k"]
 BEAM = 5
 
 
@@ -81,14 +82,6 @@ class Run:
     @property
     def name(self) -> str:
         return f"{self.label or self.model} seed {self.seed}"
-
-    @property
-    def published(self) -> list[float] | None:
-        """The published static perplexities, validation and test, if the run has that size."""
-        changed = self.settings.keys() - {"epochs", "dtype_policy", "averaging"}
-        if changed or self.over or self.group.tokenizer:
-            return None
-        return training.card_for(self.model, self.group.corpus).published.get("static")
 
     def folder(self, output: Path) -> Path:
         return output / self.group.name / self.name.replace(" ", "-")
@@ -123,8 +116,8 @@ class Run:
         rows = done.get((self.group.name, self.name), [])
         if self.group.chooses:
             return len(rows) >= self.settings["epochs"]
-        measured = {row.get("evaluation") or "" for row in rows if row["test_perplexity"]}
-        return {"", *self.then} <= measured
+        ended = any(row["test_perplexity"] for row in rows)
+        return ended and {*self.then} <= {row.get("evaluation") for row in rows}
 
     def best_rate(self, done: dict[tuple[str, str], Any]) -> float:
         """Return the rate of "LABEL at RATE" in group `rates` whose validation ends lowest."""
@@ -288,12 +281,13 @@ def translate(folder: Path, corpus: Any) -> None:
     _write(folder / "bleu.json", {**found, "beam": BEAM})
 
 
-# Arguments of `dynamic_evaluation`, or of `with_cache`.
+# Arguments of `dynamic_evaluation`, of `with_cache` or of `expert_shares`.
 EVALUATIONS: dict[str, dict[str, Any]] = {
     "nadam": {"rule": "nadam"},
     "nadam, epsilon 1e-3": {"rule": "nadam", "epsilon": 1e-3},
     "sgd": {"rule": "sgd"},
     "cache": {"size": 2000},  # the rest as in the code of Takase et al., 2017
+    "experts": {},
 }
 
 
@@ -307,6 +301,10 @@ def evaluate(folder: Path, name: str, splits: dict[str, Any]) -> None:
     if name == "cache":
         model = builders.with_cache(model, **settings)
     for split, tokens in splits.items():
+        if name == "experts":
+            used = analysis.expert_shares(model, tokens)
+            found[f"{split}_variation"] = used.coefficient_of_variation
+            continue
         if name == "cache":
             found[f"{split}_perplexity"] = evaluation.perplexity(model, tokens)
             continue
@@ -361,7 +359,7 @@ def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], A
     """Write published.csv: a row per epoch, one with the test figures of a finished run, and one
     for each evaluation after it."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS + RESULT_COLUMNS + BLEU_COLUMNS, extrasaction="ignore")
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore")
     writer.writeheader()
     for group in groups:
         for run in group.runs:
@@ -371,11 +369,8 @@ def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], A
             for row in run.history(output):
                 writer.writerow(row | names)
             if results := run.results(output):
-                valid, test = run.published or ("", "")
                 recipe = runs.read_card(run.folder(output)).recipe
                 about = {
-                    "published_valid": valid,
-                    "published_test": test,
                     "core_hours": run.core_hours(output),
                     "epoch": results["epochs"],
                     "dtype_policy": recipe.get("dtype_policy", "float32"),

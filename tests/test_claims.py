@@ -20,7 +20,10 @@ GROUPS = {
         "runs": [{"model": "lstm"}, GATED, MEAN],
     }
 }
-COLUMNS = ["group", "run", "epoch", "test_perplexity", "evaluation", "parameters", "test_bleu"]
+COLUMNS = [
+    "group", "run", "epoch", "test_perplexity", "evaluation", "parameters", "test_bleu",
+    "test_variation",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def compared(tmp_path):
             for pair in pairs
         ]
         pools = claims.compare(found, claims.read_runs(tmp_path), GROUPS)
-        return found, pools["text"]
+        return found, pools["text", found[0].measure]
 
     return compare
 
@@ -67,8 +70,8 @@ def test_seeds_are_pooled_over_what_reads_a_text_in_the_same_way(tmp_path, compa
     claim = claims.Claim(claim="c", where="w", group="pairs", runs=("plain", "dual"))
     other = claims.Claim(claim="c", where="w", group="sentences", runs=("plain", "plain"))
     pools = claims.compare([claim, other], runs, groups)
-    assert pools["text"] == pytest.approx((math.sqrt(0.025 / 3), 3))
-    assert pools["text by sentence"] == pytest.approx((math.sqrt(2), 1))
+    assert pools["text", "perplexity"] == pytest.approx((math.sqrt(0.025 / 3), 3))
+    assert pools["text by sentence", "perplexity"] == pytest.approx((math.sqrt(2), 1))
 
 
 def test_the_correction_for_many_rows_is_that_of_holm():
@@ -108,6 +111,23 @@ def test_a_score_is_the_better_the_higher_it_is(compared):
     [claim], _ = compared(losses, ("plain", "dual"), measure="BLEU", published=("30.5", "31.0"))
     assert claim.gain == pytest.approx(1.0) and claim.word == "**holds**"
     assert "30.5 → 31.0 (0.500)" in claims.line(claim)
+
+
+def test_how_unequally_experts_are_used_is_compared_apart_from_perplexity(tmp_path, compared):
+    losses = {"plain": [4.0, 4.01, 4.02], "dual": [3.0, 3.01, 3.02]}
+    compared(losses, ("plain", "dual"))
+    with (tmp_path / "2026-01-01-miniature.csv").open("a", newline="") as file:
+        for label, values in {"plain": [0.3, 0.4], "dual": [0.2, 0.2]}.items():
+            for seed, value in enumerate(values):
+                name = f"{label} seed {seed}"
+                csv.writer(file).writerow(["pairs", name, 3, "", "experts", "", "", value])
+    settings = {"measure": "variation", "evaluations": ("experts", "experts")}
+    settings |= {"claim": "c", "where": "w", "group": "pairs", "runs": ("plain", "dual")}
+    claim = claims.Claim(published=("0.279", "0.213"), **settings)
+    pools = claims.compare([claim], claims.read_runs(tmp_path), GROUPS)
+    assert pools == {("text", "variation"): (pytest.approx(0.05), 2)}
+    assert claim.gain == pytest.approx(0.15) and claim.seeds == (2, 2)
+    assert "0.279 → 0.213 (0.066)" in claims.line(claim)
 
 
 def test_what_stands_on_other_runs_names_them(compared):
