@@ -163,8 +163,8 @@ def text_of(group: dict[str, Any]) -> str:
     return group["corpus"] + " by sentence" * by_sentence
 
 
-def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str, tuple]:
-    """Fill in what was found of `claims`; return deviation and degrees of freedom by text."""
+def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[tuple, list]:
+    """Fill in what was found of `claims`; return what is pooled by text and measure."""
     pools = {}
     below = {  # the labels of the runs that a run stands on
         (name, run.get("label")): run["over"]
@@ -178,14 +178,14 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[str
             claim.why = claim.why or f"not run yet: `--group {claim.group}`"
             continue
         text = text_of(groups[claim.group])
-        samples = (
-            scores(seeds, claim.measure)
+        pools[text, claim.measure] = samples = [
+            sample
             for (group, label, evaluation), seeds in runs.items()
             if text_of(groups[group]) == text
             if evaluation in STATIC and (group, label) not in below
-        )
-        claim.deviation, claim.freedom = pooled([*filter(None, samples)])
-        pools[text, claim.measure] = claim.deviation, claim.freedom
+            if (sample := scores(seeds, claim.measure))
+        ]
+        claim.deviation, claim.freedom = pooled(samples)
         without, gained = [scores(case, claim.measure) for case in cases]
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
@@ -288,10 +288,12 @@ def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
     words = Counter(claim.word.split(":")[0].strip("*") for claim in claims)
     counts = ", ".join(f"{number} *{word}*" for word, number in words.items())
     text = f"Of {len(claims)} rows: {counts}.\n\n"
-    for (corpus, measure), (spread, freedom) in pools.items():
+    for (corpus, measure), samples in pools.items():
+        spread, freedom = pooled(samples)
         if freedom:
-            text += f"- Corpus {corpus}: a seed deviates by {spread:.4f} in {name_of(measure)}"
-            text += f", {freedom} degrees of freedom.\n"
+            own = [statistics.stdev(sample) for sample in samples if len(sample) > 1]
+            text += f"- Corpus {corpus}: a seed deviates by {spread:.4f} in {name_of(measure)}, "
+            text += f"{min(own):.4f} to {max(own):.4f} by model, {freedom} degrees of freedom.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:
