@@ -6,7 +6,8 @@ Reads benchmarks/claims.toml, and what benchmarks/published.py measured: RESULTS
 file replaces the runs of an earlier one. A gain is the difference between the means over seeds of
 ln perplexity or of a score such as BLEU on the test text, above 0 where the claim is right. The
 standard deviation of a seed is pooled over all models of a corpus that is read in the same way,
-without gates and ensembles, which have the weights of the models that they stand on.
+without gates and ensembles, which have the weights of the models that they stand on. A model that
+deviates more than the others is set aside, and has its own.
 """
 
 import csv
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = "*-miniature*.csv", "*-translation.csv"
 BETWEEN = re.compile("(?<=<!-- claims -->\n).*(?=<!-- /claims -->)", re.DOTALL)
 LEVEL = 0.05
+ASIDE = 0.01  # level at which a model is set aside
 STATIC = "", "experts"  # evaluations of a model as it was trained, the second of its experts alone
 SEEDS, MOST_SEEDS = 3, 9999  # of each model, to decide
 HEAD = """\
@@ -47,8 +49,8 @@ class Claim:
         evaluations: How each is evaluated; "" is static.
         why: Why it is not tried; else what was compared.
         gain: Difference of means.
-        deviation, freedom: How a seed deviates, and the degrees of freedom of that, 0 if no seed
-            is repeated.
+        deviations: How a seed of each deviates.
+        freedom: The degrees of freedom of that, the fewer of both, 0 if no seed is repeated.
         paired: Interval of the gain by its differences seed by seed, if both share weights.
     """
 
@@ -62,7 +64,7 @@ class Claim:
     why: str = ""
     seeds: tuple[int, ...] = ()
     gain: float | None = None
-    deviation: float = math.nan
+    deviations: tuple[float, ...] = ()
     freedom: int = 0
     paired: tuple[float, float] | None = None
     word: str = "not tried"
@@ -80,7 +82,7 @@ class Claim:
     @property
     def error(self) -> float:
         """The standard error of the gain."""
-        return self.deviation * math.sqrt(sum(1 / number for number in self.seeds))
+        return math.hypot(*(d / math.sqrt(n) for d, n in zip(self.deviations, self.seeds)))
 
     def p_value(self, distance: float) -> float:
         """Return the two-sided p-value of a `distance` from the gain."""
@@ -95,7 +97,7 @@ class Claim:
         distance = max(abs(self.gain), self.distance_to_half)
         for number in range(SEEDS, MOST_SEEDS):
             freedom = self.freedom + 2 * number - sum(self.seeds)  # they tell of the deviation, too
-            error = self.deviation * math.sqrt(2 / number)
+            error = math.hypot(*self.deviations) / math.sqrt(number)
             if stats.t.isf(level / 2, freedom) * error <= distance:
                 return number
         return MOST_SEEDS
@@ -139,6 +141,24 @@ def pooled(samples: list[list[float]]) -> tuple[float, int]:
     return math.sqrt(squares / freedom) if freedom else math.nan, freedom
 
 
+def alike(samples: dict[Any, list[float]]) -> dict[Any, list[float]]:
+    """Return `samples` without those that deviate more than the others.
+
+    The one that deviates most is set aside, and then the next, as long as an F test tells it from
+    the rest after correction for their number: Cochran's test, for samples of unequal size.
+    """
+
+    def p_value(key: Any) -> float:
+        others = [sample for name, sample in samples.items() if name != key]
+        (own, few), (rest, many) = pooled([samples[key]]), pooled(others)
+        return stats.f.sf((own / rest) ** 2, few, many) if few and rest else 1.0
+
+    widest = min(samples, key=p_value)
+    if p_value(widest) * len(samples) <= ASIDE:
+        return alike({key: sample for key, sample in samples.items() if key != widest})
+    return samples
+
+
 def paired_interval(cases: list[dict[str, Any]], measure: str) -> tuple[float, float] | None:
     """Return the interval of the gain by the differences of equal seeds, if there are two."""
     seeds = sorted(cases[0].keys() & cases[1].keys())
@@ -178,19 +198,27 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[tup
             claim.why = claim.why or f"not run yet: `--group {claim.group}`"
             continue
         text = text_of(groups[claim.group])
-        pools[text, claim.measure] = samples = [
-            sample
+        pools[text, claim.measure] = samples = {
+            (group, label): sample
             for (group, label, evaluation), seeds in runs.items()
             if text_of(groups[group]) == text
             if evaluation in STATIC and (group, label) not in below
             if (sample := scores(seeds, claim.measure))
-        ]
-        claim.deviation, claim.freedom = pooled(samples)
-        without, gained = [scores(case, claim.measure) for case in cases]
+        }
+        kept = alike(samples)
+        without, gained = sides = [scores(case, claim.measure) for case in cases]
+        members = [below.get((claim.group, label), ()) for label in claim.runs]
+        first, second = parts = [{label, *own} for label, own in zip(claim.runs, members)]
+        aside = {label for group, label in samples.keys() - kept if group == claim.group}
         claim.seeds = len(without), len(gained)
         claim.gain = statistics.mean(gained) - statistics.mean(without)
-        members = [below.get((claim.group, label), ()) for label in claim.runs]
-        first, second = [{label, *own} for label, own in zip(claim.runs, members)]
+        claim.deviations, freedoms = zip(
+            *(
+                pooled([side] if aside & labels else [*kept.values()])
+                for side, labels in zip(sides, parts)
+            )
+        )
+        claim.freedom = min(freedoms)
         if first & second:
             claim.paired = paired_interval(cases, claim.measure)
         claim.word, claim.why = "undecided", described(claim, runs, members)
@@ -289,11 +317,14 @@ def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
     counts = ", ".join(f"{number} *{word}*" for word, number in words.items())
     text = f"Of {len(claims)} rows: {counts}.\n\n"
     for (corpus, measure), samples in pools.items():
-        spread, freedom = pooled(samples)
+        kept = alike(samples)
+        spread, freedom = pooled([*kept.values()])
         if freedom:
-            own = [statistics.stdev(sample) for sample in samples if len(sample) > 1]
+            own = [statistics.stdev(sample) for sample in kept.values() if len(sample) > 1]
             text += f"- Corpus {corpus}: a seed deviates by {spread:.4f} in {name_of(measure)}, "
             text += f"{min(own):.4f} to {max(own):.4f} by model, {freedom} degrees of freedom.\n"
+            for key in samples.keys() - kept:
+                text += f"  Set aside: `{key[1]}`, {statistics.stdev(samples[key]):.4f}.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:

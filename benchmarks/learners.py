@@ -3,7 +3,6 @@
 Usage: python benchmarks/learners.py [--run RUN] [--corpus CORPUS] [--genre GENRE]
        [--tokens 16000] [--adapt WEIGHTS ...] [--cache 0 ...] [--clipnorm 0] [--rule sgd]
        [--rate 0.3] [--rows 1 8 64] [--repeats 5] [--dtype-policy mixed_bfloat16] [--output FILE]
-       [--quick]
 
 The validation text of the corpus (by default python-reference) is read with fixed weights, with a
 neural cache of 500 words, its weight and scale the best of a few, and with learners of each choice
@@ -15,8 +14,7 @@ n-grams. With `genre`, the corpus is a folder with valid.txt, whose documents a 
 valid.genres, a line for each: only that genre is read. Then the bytes of a learner, and
 the tokens per second of so many learners side by side, each with a text of its own, beside today's
 loop over all weights (`dynamic_evaluation`): median of the repeats after a warm-up, with their
-interquartile range, all choices in turn; with `--repeats 0` no speeds. With `--quick` sizes say
-nothing.
+interquartile range, all choices in turn; with `--repeats 0` no speeds.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ def main() -> None:
     options = options_of(
         __doc__, run="dual_lstm.wikitext-2", corpus=str, genre=str, tokens=16000, adapt=CHOICES,
         cache=[0], clipnorm=0.0, rule="sgd", rate=0.3, rows=[1, 8, 64], repeats=5,
-        dtype_policy="float32", output=Path, quick=False,
+        dtype_policy="float32", output=Path,
     )  # fmt: skip
     keras.config.set_dtype_policy(options.dtype_policy)
     model = dualnet.load(options.run)
@@ -65,9 +63,8 @@ def main() -> None:
         corpus = options.genre
     else:
         tokens = dualnet.corpora.load(corpus, vocabulary=model.vocabulary).valid
-    count = 200 if options.quick else options.tokens
-    tokens = tokens[: count + 1]
-    rows = [1, 2] if options.quick else [int(number) for number in options.rows]
+    tokens = tokens[: options.tokens + 1]
+    rows = [int(number) for number in options.rows]
     sizes = [int(size) for size in options.cache]
     choices = [(choice.split("+"), size) for choice in options.adapt for size in sizes]
 
@@ -84,8 +81,6 @@ def main() -> None:
         return Learner(model, adapt, cache=size, clipnorm=clipnorm, **settings)
 
     def best(read, rate):
-        if options.quick:
-            return rate, perplexity_of(read, rate)
         return best_rate(lambda rate: perplexity_of(read, rate), rate)
 
     fixed = dualnet.perplexity(model, tokens)
@@ -93,12 +88,13 @@ def main() -> None:
         (dualnet.perplexity(dualnet.with_cache(model, weight=weight, scale=scale), tokens), weight,
          scale)
         for weight in WEIGHTS
-        for scale in SCALES[: 1 if options.quick else None]
+        for scale in SCALES
     )  # fmt: skip
     rate, learnt = best(lambda rate: dynamic(model, tokens, rate), 0.1)
     number = sum(np.prod(weight.shape, dtype=int) for weight in model.trainable_weights)
-    say(f"{datetime.date.today()}, {options.run} on {count:,} tokens of {corpus}; {options.rule}, "
-        f"a step every {LENGTH} tokens, {options.dtype_policy}; dualnet at {commit()}")  # fmt: skip
+    say(f"{datetime.date.today()}, {options.run} on {options.tokens:,} tokens of {corpus}; "
+        f"{options.rule}, a step every {LENGTH} tokens, {options.dtype_policy}; dualnet at "
+        f"{commit()}")  # fmt: skip
     say(f"{processor()}, {threads()} threads\n")
     say(f"{'what learns':28} {'weights':>10} {'bytes':>10} {'rate':>6} {'perplexity':>10} "
         f"{'share':>6}")  # fmt: skip
@@ -113,9 +109,7 @@ def main() -> None:
             f"{found:10.2f} {share(found, fixed, learnt):6.0%}")  # fmt: skip
     if options.repeats:
         say(f"\ntokens/s, median (iqr) of {options.repeats}, for so many learners:")
-        say("\n".join(
-            speeds(model, learner, choices, rows, tokens, 1 if options.quick else options.repeats)
-        ))  # fmt: skip
+        say("\n".join(speeds(model, learner, choices, rows, tokens, options.repeats)))
     if options.output:
         options.output.write_text("\n".join(lines) + "\n", "utf-8")
 

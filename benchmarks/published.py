@@ -1,8 +1,7 @@
 """Trains the models of docs/results.md and docs/claims.md, one after another, and measures them.
 
 Usage: DUALNET_DATA=FOLDER_WITH_ptb_multi30k_AND_prose python benchmarks/published.py OUTPUT
-       [--group NAME ...] [--run "NAME seed N" ...] [--set KEY=VALUE ...]
-       [--done benchmarks/results/FILE.csv ...]
+       [--group NAME ...] [--set KEY=VALUE ...] [--done benchmarks/results/FILE.csv ...]
 
 The queue is benchmarks/published.toml. A run over another one is a gate on it, and one over several
 an ensemble. What `then` names is measured once a run is trained: dynamic evaluation, its rate found
@@ -228,18 +227,16 @@ class Group:
             corpus = corpora.load(corpus)
         return {split: corpus.split(split) for split in ("valid", "test")}
 
-    def is_whole_in(self, done: dict[tuple[str, str], Any]) -> bool:
-        """Return whether earlier tables have all figures of the group."""
-        return all(run.is_whole_in(done) for run in self.runs)
-
     def train_next(self, output: Path, names: set[str]) -> bool:
         """Train the first run of `names` that is not finished; say whether there was one.
 
         Runs that another command trains are left to it, and runs over others wait for these, as a
         group does for its rates.
         """
-        if self.rates and not self.rates.is_whole_in(rows_of([output / "published.csv"])):
-            return False
+        if self.rates:
+            known = rows_of([output / "published.csv"])
+            if not all(run.is_whole_in(known) for run in self.rates.runs):
+                return False
         for run in self.runs:
             if run.name not in names or not all(base.results(output) for base in run.below()):
                 continue
@@ -341,15 +338,16 @@ def read_queue(overrides: dict[str, Any]) -> dict[str, Group]:
     groups = {}
     for table in tomllib.loads(QUEUE.read_text("utf-8"))["groups"]:
         runs, shared = table.pop("runs"), table.pop("settings")
-        seeds, then = table.pop("seeds", [None]), tuple(table.pop("then", ()))
+        seeds, then = table.pop("seeds", []), tuple(table.pop("then", ()))
         rates = groups.get(table.pop("rates", ""))
         group = Group(**table, rates=rates)
-        for seed in seeds:  # all runs with one seed before any with the next
+        own = [run["seed"] for run in runs if "seed" in run]
+        for seed in dict.fromkeys(seeds + own):  # all runs with one before any with the next
             for run in runs:
-                if "seed" in run and seed not in (None, run["seed"]):
+                if seed not in ([run["seed"]] if "seed" in run else seeds):
                     continue
                 settings = {**shared, **run.get("settings", {}), **overrides}
-                run = {"seed": seed, "then": then, **run, "settings": settings}
+                run = {"then": then, **run, "seed": seed, "settings": settings}
                 group.runs.append(Run(group=group, **run | {"over": tuple(run.get("over", ()))}))
         groups[group.name] = group
     return groups
@@ -384,12 +382,10 @@ def write_table(groups: list[Group], output: Path, done: dict[tuple[str, str], A
 def main() -> None:
     from options import options_of  # a script of its folder, which tests import from above
 
-    options = options_of(__doc__, "output", group=[], run=[], set=[], done=[])
+    options = options_of(__doc__, "output", group=[], set=[], done=[])
     done = rows_of(map(Path, options.done))
     queue = read_queue(settings_of(options.set))
     groups = [queue[name] for name in options.group or queue]
-    if unknown := {*options.run} - {run.name for group in groups for run in group.runs}:
-        sys.exit(f"--run has names that are in none of these groups: {', '.join(sorted(unknown))}")
     with contextlib.suppress(OSError):  # else `nice` counts only within a session (`setsid`)
         Path("/proc/self/autogroup").write_text(str(os.nice(0)))
     if any(group.translates and not group.chooses for group in groups):
@@ -401,8 +397,7 @@ def main() -> None:
         is_at_work = True
         while is_at_work:
             try:
-                chosen = wanted & {*(options.run or wanted)}
-                is_at_work = group.train_next(options.output, chosen)
+                is_at_work = group.train_next(options.output, wanted)
             finally:
                 write_table([*queue.values()], options.output, done)
 

@@ -7,14 +7,12 @@ Usage: python benchmarks/speed.py [CASE ...] [--settings PATTERN ...] [--repeats
 For each case every setting of dualnet and of its peers runs in a process of its own, all of them
 at once, and they take turns: in each round each setting takes one turn, alone; the others wait
 and take no time of a core, which is measured. Printed and kept as CSV: the median of the seconds
-of a step, with its interquartile range, tokens per second, peak memory, and the share of the
-machine's own limit. Its two forms:
+of a step, with its interquartile range, tokens per second, peak memory, and:
 
     share    least time of the products of the model over the time of the step, each product at
              the best rate that was found for its own shape (TensorFlow, JAX and PyTorch, as it
              is and with a factor transposed; alone and again and again, so with both factors in
              the cache where they fit), in the same run, in the precision of the setting;
-    strict   the same with all products at the best rate of any of these shapes.
     cores    how many cores the setting used while it was measured, user time over wall time;
     threads  how many of its threads worked.
 
@@ -42,7 +40,7 @@ from options import options_of
 from peers import report
 from peers.cases import BATCHES, CASES, Case, Setting, described, settings_for, tiny
 from peers.products import FORMS, Limit, Product, limit, parameters, products
-from peers.worker import Worker, WorkerError, free_memory, memory
+from peers.worker import Worker, WorkerError, free_memory
 
 START_SECONDS = 600.0  # the longest that a setting may take to compile
 TURN_SECONDS = 240.0
@@ -251,4 +249,3 @@ def machine_limits(
 
 if __name__ == "__main__":
     main()
-    print(f"\npeak memory of this process {memory('VmHWM'):.0f} MiB")

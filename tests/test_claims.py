@@ -43,7 +43,7 @@ def compared(tmp_path):
             for pair in pairs
         ]
         pools = claims.compare(found, claims.read_runs(tmp_path), GROUPS)
-        return found, claims.pooled(pools["text", found[0].measure])
+        return found, claims.pooled([*claims.alike(pools["text", found[0].measure]).values()])
 
     return compare
 
@@ -70,9 +70,25 @@ def test_seeds_are_pooled_over_what_reads_a_text_in_the_same_way(tmp_path, compa
     claim = claims.Claim(claim="c", where="w", group="pairs", runs=("plain", "dual"))
     other = claims.Claim(claim="c", where="w", group="sentences", runs=("plain", "plain"))
     pools = claims.compare([claim, other], runs, groups)
-    found = {key: claims.pooled(samples) for key, samples in pools.items()}
+    found = {key: claims.pooled([*samples.values()]) for key, samples in pools.items()}
     assert found["text", "perplexity"] == pytest.approx((math.sqrt(0.025 / 3), 3))
     assert found["text by sentence", "perplexity"] == pytest.approx((math.sqrt(2), 1))
+
+
+def test_a_model_that_deviates_more_than_the_others_has_its_own_deviation(compared):
+    losses = {name: [4.0, 4.01, 4.02] for name in ("plain", "same", "like", "near")}
+    losses |= {"wild": [3.0, 3.2, 3.7]}
+    [claim, other], (deviation, freedom) = compared(losses, ("plain", "wild"), ("plain", "same"))
+    assert (deviation, freedom) == (pytest.approx(0.01), 8)
+    assert other.deviations == pytest.approx((0.01, 0.01)) and other.freedom == 8
+    margin = 4.302653 * math.sqrt(0.0001 / 3 + 0.13 / 3)  # of tables: t with 2 degrees, 97.5 %
+    assert claim.interval() == pytest.approx((0.71 - margin, 0.71 + margin), rel=1e-5)
+
+
+def test_nothing_is_set_aside_for_a_deviation_that_chance_explains(compared):
+    losses = {"plain": [4.0, 4.01, 4.02], "dual": [4.0, 4.02, 4.05], "more": [4.0, 4.1]}
+    _, (_, freedom) = compared(losses, ("plain", "dual"))
+    assert freedom == 5
 
 
 def test_the_correction_for_many_rows_is_that_of_holm():
@@ -127,7 +143,8 @@ def test_how_unequally_experts_are_used_is_compared_apart_from_perplexity(tmp_pa
     claim = claims.Claim(published=("0.279", "0.213"), **settings)
     pools = claims.compare([claim], claims.read_runs(tmp_path), GROUPS)
     assert pools.keys() == {("text", "variation")}
-    assert claims.pooled(*pools.values()) == (pytest.approx(0.05), 2)
+    [samples] = pools.values()
+    assert claims.pooled([*samples.values()]) == (pytest.approx(0.05), 2)
     assert claim.gain == pytest.approx(0.15) and claim.seeds == (2, 2)
     assert "0.279 → 0.213 (0.066)" in claims.line(claim)
 

@@ -156,7 +156,7 @@ class Setting:
         precision: "float32" or "bfloat16" (weights, their sums and logits stay float32).
         backend: Of Keras.
         options: Of the library's own: `plain` (modules of PyTorch as they are), `compile` ("",
-            "parts" or "whole"), `head`, `unroll`, `onednn`, `math`.
+            "parts" or "whole"), `head`, `unroll`.
         environment: Variables of the process.
     """
 
@@ -213,23 +213,12 @@ def _torch(case: Case) -> list[Setting]:
                     Setting(f"torch-plain-compile-{precision}", "torch", precision,
                             options={"plain": True, "compile": "whole"})
                 )  # fmt: skip
-    # float32 products that round their factors to bfloat16: everything else stays float32.
-    best = "targets" if len(heads) > 1 else ""
-    found.append(
-        Setting(f"torch-{kind}-bfloat16-products", "torch", "bfloat16",
-                options={"compile": "", "head": best, "math": "bf16", "autocast": False})
-    )  # fmt: skip
     if case.name in ("dual_mdlstm", "encdec"):  # unrolled over time; to compile takes minutes
         found += [
             Setting(f"torch-compile-whole-{precision}", "torch", precision,
                     options={"compile": "whole"})
             for precision in PRECISIONS
         ]  # fmt: skip
-    if kind == "lstm" and len(heads) == 1:
-        found.append(
-            Setting("torch-lstm-native-float32", "torch", "float32",
-                    options={"compile": "", "onednn": False})
-        )  # fmt: skip
     return found
 
 

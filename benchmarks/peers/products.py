@@ -206,15 +206,11 @@ class Limit(NamedTuple):
     Attributes:
         flop: Of all products of the step.
         seconds: Least time of these: each at the best rate measured for its own shape.
-        strict_seconds: The same if all had the best rate of any of the shapes.
-        best_rate: That rate, FLOP/s.
         rows: What was measured for each product: `(product, number, rate, by what)`.
     """
 
     flop: int
     seconds: float
-    strict_seconds: float
-    best_rate: float
     rows: list[tuple[Product, int, float, str]]
 
 
@@ -227,12 +223,8 @@ def limit(wanted: dict[Product, int], measured: dict[Product, tuple[float, str]]
         (product, number, product.flop / measured[product][0], measured[product][1])
         for product, number in wanted.items()
     ]
-    flop = sum(product.flop * number for product, number, _, _ in rows)
-    best = max(rate for _, _, rate, _ in rows)
     return Limit(
-        flop=flop,
+        flop=sum(product.flop * number for product, number, _, _ in rows),
         seconds=sum(product.flop * number / rate for product, number, rate, _ in rows),
-        strict_seconds=flop / best,
-        best_rate=best,
         rows=rows,
     )

@@ -19,7 +19,7 @@ from peers.products import parameters
 PEERS = ("torch", "keras")
 COLUMNS = (
     "setting", "seconds", "iqr", "repeats", "cores", "threads", "tokens_per_second", "peak_mb",
-    "import_mb", "share", "strict_share", "ratio", "first_loss", "start_seconds", "note",
+    "import_mb", "share", "ratio", "first_loss", "start_seconds", "note",
 )  # fmt: skip
 FULL = 0.75  # of the cores, below which a peer may have been held back
 
@@ -93,9 +93,7 @@ def header(case: Case, found: list, limits: dict, idle: float, options: Any) -> 
     for (precision, rows), each in sorted(limits.items()):
         lines.append(
             f"limit {precision}, batch {rows}: {each.flop / 1e9:,.2f} GFLOP; "
-            f"{each.seconds:.4g} s each product at the best rate for its shape (share), "
-            f"{each.strict_seconds:.4g} s all at the best of any shape, "
-            f"{each.best_rate / 1e9:,.0f} GFLOP/s (strict)"
+            f"{each.seconds:.4g} s each product at the best rate for its shape (share)"
         )
         for product, number, rate, by in each.rows:
             lines.append(
@@ -169,7 +167,6 @@ def rows(case: Case, found: list, limits: dict, repeats: int) -> list[dict[str, 
             "peak_mb": f"{each.peak_mb:.0f}",
             "import_mb": f"{each.facts['import_mb']:.0f}",
             "share": f"{bound.seconds / each.median:.3f}",
-            "strict_share": f"{bound.strict_seconds / each.median:.3f}",
             "cores": f"{each.cores:.2f}",
             "threads": each.threads,
             "ratio": ratio,

@@ -134,12 +134,7 @@ class TorchWork(Work):
 
     def prepare(self):
         options, case = dict(self.setting["options"]), self.case
-        self.autocast = self.setting["precision"] == "bfloat16" and options.get("autocast", True)
-        if options.get("math"):
-            torch.backends.mkldnn.matmul.fp32_precision = options["math"]
-            torch.backends.mkldnn.rnn.fp32_precision = options["math"]
-        if not options.get("onednn", True):
-            torch.backends.mkldnn.set_flags(False)
+        self.autocast = self.setting["precision"] == "bfloat16"
         torch.manual_seed(0)
         kind = Translator if case["source"] else Model
         self.model = kind(case["config"], {**options, "autocast": self.autocast})

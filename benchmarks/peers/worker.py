@@ -34,8 +34,7 @@ class Worker:
     """The parent's end: a process that does one setting, or measures products.
 
     Args:
-        library: "dualnet", "torch" or "keras"; "dualnet-search" or "torch-search"; or
-            "products".
+        library: "dualnet", "torch" or "keras", or "products".
         backend: Of Keras, or what multiplies.
         environment: Variables of the process.
     """
@@ -78,15 +77,14 @@ class Worker:
             raise WorkerError(self._last_words()) from None
         answer, end = b"", time.monotonic() + seconds
         while not answer.endswith(b"\n"):
-            ready, _, _ = select.select([self.process.stdout], [], [], end - time.monotonic())
+            left = max(0, end - time.monotonic())
+            ready, _, _ = select.select([self.process.stdout], [], [], left)
             if not ready:
                 raise WorkerError(f"no answer within {seconds:.0f} s")
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
                 raise WorkerError(self._last_words())
             answer += more
-            if end <= time.monotonic() and not answer.endswith(b"\n"):
-                raise WorkerError(f"no answer within {seconds:.0f} s")
         found = json.loads(answer)
         if "error" in found:
             raise WorkerError(found["error"])
@@ -214,9 +212,7 @@ def _serve_products(backend: str) -> Any:
     while True:
         message = yield answer
         product = Product(*message["product"])
-        use = CoreUse()
         answer = {"seconds": seconds_of(product, message["precision"], message["form"])}
-        answer |= use.since()
 
 
 if __name__ == "__main__":
