@@ -97,6 +97,8 @@ class Claim:
         distance = max(abs(self.gain), self.distance_to_half)
         for number in range(SEEDS, MOST_SEEDS):
             freedom = self.freedom + 2 * number - sum(self.seeds)  # they tell of the deviation, too
+            if len({*self.deviations}) > 1:  # of a model that was set aside, its own alone
+                freedom = number - 1
             error = math.hypot(*self.deviations) / math.sqrt(number)
             if stats.t.isf(level / 2, freedom) * error <= distance:
                 return number

@@ -545,6 +545,13 @@ def test_the_queue_of_benchmarks_has_settings_that_its_models_take():
                     assert group in queue, name
 
 
+def test_a_run_of_the_queue_with_a_seed_of_its_own_comes_after_the_seeds_of_its_group():
+    names = [run.name for run in published.read_queue({})["miniature-depth"].runs]
+    own = [f"LSTM with peepholes seed {seed}" for seed in (4, 5, 6)]
+    assert names[-3:] == own and names[-4] == "LSTM of Graves seed 3"
+    assert len(names) == 5 * 3 + 3
+
+
 def test_a_group_of_the_queue_takes_the_rates_whose_validation_ends_lowest():
     group = published.read_queue({})["miniature-depth"]
     done = {}
