@@ -212,7 +212,9 @@ def _serve_products(backend: str) -> Any:
     while True:
         message = yield answer
         product = Product(*message["product"])
+        use = CoreUse()
         answer = {"seconds": seconds_of(product, message["precision"], message["form"])}
+        answer |= use.since()
 
 
 if __name__ == "__main__":
