@@ -325,8 +325,10 @@ def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
             own = [statistics.stdev(sample) for sample in kept.values() if len(sample) > 1]
             text += f"- Corpus {corpus}: a seed deviates by {spread:.4f} in {name_of(measure)}, "
             text += f"{min(own):.4f} to {max(own):.4f} by model, {freedom} degrees of freedom.\n"
-            for key in (key for key in samples if key not in kept):  # in their order
-                text += f"  Set aside: `{key[1]}`, {statistics.stdev(samples[key]):.4f}.\n"
+            for (group, label), sample in samples.items():
+                if (group, label) not in kept:
+                    deviation = statistics.stdev(sample)
+                    text += f"  Set aside: `{label}` of `{group}`, {deviation:.4f}.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:

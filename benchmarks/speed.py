@@ -40,7 +40,7 @@ from options import options_of
 from peers import report
 from peers.cases import BATCHES, CASES, Case, Setting, described, settings_for, tiny
 from peers.products import FORMS, Limit, Product, limit, parameters, products
-from peers.worker import Worker, WorkerError, free_memory
+from peers.worker import Worker, WorkerError, memory
 
 START_SECONDS = 600.0  # the longest that a setting may take to compile
 TURN_SECONDS = 240.0
@@ -144,8 +144,9 @@ def measure(
 
     def start(i: int) -> None:
         case, setting = pairs[i]
-        if free_memory() < LEAST_FREE:
-            found[i].error = f"not begun: {free_memory():.0f} MiB left. Name fewer --settings."
+        free = memory("MemAvailable", "/proc/meminfo")
+        if free < LEAST_FREE:
+            found[i].error = f"not begun: {free:.0f} MiB left. Name fewer --settings."
             print(f"  {setting.name}: {found[i].error}", flush=True)
             return
         workers[i] = Worker(setting.library, setting.backend, setting.environment)

@@ -144,18 +144,13 @@ def _seconds_of_threads() -> dict[str, float]:
     return seconds
 
 
-def memory(key: str) -> float:
-    """Return VmHWM, the peak, or VmRSS, that of now, of this process in MiB."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def memory(key: str, file: str = "/proc/self/status") -> float:
+    """Return the MiB of a line of `file`: VmHWM is the peak of this process, VmRSS what it has now.
+
+    MemAvailable of /proc/meminfo is what no process has.
+    """
+    for line in Path(file).read_text().splitlines():
         if line.startswith(key):
-            return int(line.split()[1]) / 1024
-    return float("nan")
-
-
-def free_memory() -> float:
-    """Return how many MiB of the machine no process has."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable"):
             return int(line.split()[1]) / 1024
     return float("nan")
 
