@@ -95,7 +95,7 @@ class Claim:
     def seeds_to_decide(self, level: float) -> int:
         """Return the seeds of each model with which this gain would be told from 0 or from half."""
         distance = max(abs(self.gain), self.distance_to_half)
-        for number in range(SEEDS, MOST_SEEDS):
+        for number in range(max(SEEDS, min(self.seeds) + 1), MOST_SEEDS):
             freedom = self.freedom + 2 * number - sum(self.seeds)  # they tell of the deviation, too
             if len({*self.deviations}) > 1:  # of a model that was set aside, its own alone
                 freedom = number - 1
