@@ -123,7 +123,7 @@ class Run:
         ends = {
             float(name.split(" at ")[1].split()[0]): float(rows[-1]["val_perplexity"])
             for (group, name), rows in done.items()
-            if group == self.group.rates.name and name.startswith(f"{self.label} at ")
+            if group == self.group.rates.name and name.startswith(f"{self.label or self.model} at ")
         }
         return min(ends, key=ends.get)
 
