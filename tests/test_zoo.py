@@ -552,15 +552,16 @@ def test_a_run_of_the_queue_with_a_seed_of_its_own_comes_after_the_seeds_of_its_
     assert len(names) == 5 * 3 + 3
 
 
-def test_a_group_of_the_queue_takes_the_rates_whose_validation_ends_lowest():
-    group = published.read_queue({})["miniature-depth"]
+@pytest.mark.parametrize(("name", "best"), [("miniature-depth", 0.004), ("one-marker-best", 0.016)])
+def test_a_group_of_the_queue_takes_the_rates_whose_validation_ends_lowest(name, best):
+    group = published.read_queue({})[name]  # runs with labels of their own, and named by models
     done = {}
     for run in group.rates.runs:
-        end = {0.002: 9.0, 0.004: 7.0}.get(run.settings["learning_rate"], 8.0)
+        end = 7.0 if run.settings["learning_rate"] == best else 8.0
         rows = [{"val_perplexity": str(value)} for value in (5.0, end)]  # the last epoch counts
         done[group.rates.name, run.name] = rows
-    assert {run.best_rate(done) for run in group.runs} == {0.004}
-    assert not any(run.is_whole_in(done) for run in group.rates.runs)  # a run has three epochs
+    assert {run.best_rate(done) for run in group.runs} == {best}
+    assert not any(run.is_whole_in(done) for run in group.rates.runs)  # a run has more epochs
 
 
 def test_type_checkers_know_the_arguments_of_every_builder():
