@@ -260,11 +260,11 @@ def line(claim: Claim) -> str:
     published = " → ".join(claim.published)
     if claim.published:
         published += f" ({claim.published_gain:.3f})"
-    gain = "" if claim.gain is None else f"{claim.gain:.3f}"
+    gain = "" if claim.gain is None else f"{claim.gain:z.3f}"
     if claim.freedom:
-        gain += ", {:.3f} to {:.3f}".format(*claim.interval())
+        gain += ", {:z.3f} to {:z.3f}".format(*claim.interval())
     if claim.paired:
-        gain += "; paired {:.3f} to {:.3f}".format(*claim.paired)
+        gain += "; paired {:z.3f} to {:z.3f}".format(*claim.paired)
     seeds = " and ".join(map(str, claim.seeds))
     cells = claim.claim, claim.where, published, claim.why, seeds, gain, claim.word
     return f"| {' | '.join(cells)} |\n"
