@@ -119,13 +119,13 @@ class Run:
         return ended and {*self.then} <= {row.get("evaluation") for row in rows}
 
     def best_rate(self, done: dict[tuple[str, str], Any]) -> float:
-        """Return the rate of "LABEL at RATE" in group `rates` whose validation ends lowest."""
+        """Return its own rate, or that of "LABEL at RATE" in group `rates` that ends lowest."""
         ends = {
             float(name.split(" at ")[1].split()[0]): float(rows[-1]["val_perplexity"])
             for (group, name), rows in done.items()
             if group == self.group.rates.name and name.startswith(f"{self.label or self.model} at ")
         }
-        return min(ends, key=ends.get)
+        return self.settings.get("learning_rate") or min(ends, key=ends.get)
 
     def below(self) -> list["Run"]:
         """Return the runs that this one stands on."""
