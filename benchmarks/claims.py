@@ -262,9 +262,11 @@ def line(claim: Claim) -> str:
         published += f" ({claim.published_gain:.3f})"
     gain = "" if claim.gain is None else f"{claim.gain:z.3f}"
     if claim.freedom:
-        gain += ", {:z.3f} to {:z.3f}".format(*claim.interval())
+        low, high = claim.interval()
+        gain += f", {low:z.3f} to {high:z.3f}"
     if claim.paired:
-        gain += "; paired {:z.3f} to {:z.3f}".format(*claim.paired)
+        low, high = claim.paired
+        gain += f"; paired {low:z.3f} to {high:z.3f}"
     seeds = " and ".join(map(str, claim.seeds))
     cells = claim.claim, claim.where, published, claim.why, seeds, gain, claim.word
     return f"| {' | '.join(cells)} |\n"
