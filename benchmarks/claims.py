@@ -5,9 +5,9 @@ Usage: python benchmarks/claims.py
 Reads benchmarks/claims.toml, and what benchmarks/published.py measured: RESULTS, of which a later
 file replaces the runs of an earlier one. A gain is the difference between the means over seeds of
 ln perplexity or of a score such as BLEU on the test text, above 0 where the claim is right. The
-standard deviation of a seed is pooled over all models of a corpus that is read in the same way,
-without gates and ensembles, which have the weights of the models that they stand on. A model that
-deviates more than the others is set aside, and has its own.
+standard deviation of a seed is pooled over the models in rows of a corpus that is read in the same
+way, without gates and ensembles, which have the weights of the models that they stand on. A model
+that deviates more than the others is set aside, and has its own.
 """
 
 import csv
@@ -194,6 +194,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[tup
         for run in group["runs"]
         if "over" in run
     }
+    compared = {(claim.group, label) for claim in claims for label in claim.runs} - below.keys()
     for claim in claims:
         cases = [runs.get((claim.group, *case), {}) for case in zip(claim.runs, claim.evaluations)]
         if not cases or not all(cases):
@@ -204,7 +205,7 @@ def compare(claims: list[Claim], runs: dict, groups: dict[str, Any]) -> dict[tup
             (group, label): sample
             for (group, label, evaluation), seeds in runs.items()
             if text_of(groups[group]) == text
-            if evaluation in STATIC and (group, label) not in below
+            if evaluation in STATIC and (group, label) in compared
             if (sample := scores(seeds, claim.measure))
         }
         kept = alike(samples)
@@ -327,10 +328,9 @@ def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
             own = [statistics.stdev(sample) for sample in kept.values() if len(sample) > 1]
             text += f"- Corpus {corpus}: a seed deviates by {spread:.4f} in {name_of(measure)}, "
             text += f"{min(own):.4f} to {max(own):.4f} by model, {freedom} degrees of freedom.\n"
-            for (group, label), sample in samples.items():
+            for (group, label), seeds in samples.items():
                 if (group, label) not in kept:
-                    deviation = statistics.stdev(sample)
-                    text += f"  Set aside: `{label}` of `{group}`, {deviation:.4f}.\n"
+                    text += f"  Set aside: `{label}` of `{group}`, {statistics.stdev(seeds):.4f}.\n"
     for name in dict.fromkeys(claim.group for claim in claims if claim.group):
         text += f"- `{name}`: {groups[name]['title']}.\n"
     for paper in papers:
@@ -340,10 +340,10 @@ def tables(folder: Path) -> tuple[str, list[dict[str, Any]]]:
 
 
 def main() -> None:
-    page = ROOT / "docs" / "claims.md"
-    text, papers = tables(ROOT / "benchmarks" / "results")
+    page = ROOT / "docs/claims.md"
+    text, papers = tables(ROOT / "benchmarks/results")
     page.write_text(BETWEEN.sub(lambda _: text, page.read_text("utf-8")), "utf-8")
-    plot(papers, ROOT / "docs" / "images" / "claims.png")
+    plot(papers, ROOT / "docs/images/claims.png")
 
 
 if __name__ == "__main__":
